@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Devices by kind and index, such as `cpu:0`, with the numbers of DLPack.
 
+import { checkText } from "./check.js";
+
 const KINDS: Record<string, number> = {
   cpu: 1,
   cuda: 2,
@@ -41,7 +43,7 @@ export class Device {
  * @throws TypeError The text names no device. */
 export function device(name: string | Device): Device {
   if (name instanceof Device) return name;
-  const [, kind = "", index = "0"] = /^([a-z_]+)(?::(\d{1,9}))?$/.exec(name) ?? [];
+  const [, kind = "", index = "0"] = /^([a-z_]+)(?::(\d{1,9}))?$/.exec(checkText(name, "a device")) ?? [];
   const type = KINDS[kind];
   if (type === undefined) throw new TypeError(`invalid device '${name}' (such as cpu, cuda:0)`);
   return new Device(type, Number(index));

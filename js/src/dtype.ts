@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Element types of tensors, by the names of the Python package: `float32`, `bfloat16`, `float8_e4m3fn`, `int8x4`.
 
+import { checkArray, checkText, got } from "./check.js";
+
 const CODES: Record<string, number> = { int: 0, uint: 1, float: 2, handle: 3, bfloat: 4, complex: 5, bool: 6 };
 // Names that hold their bits: code and bits.
 const NAMED: Record<string, readonly [number, number]> = {
@@ -91,7 +93,7 @@ export class DataType {
  * @throws TypeError The text names no type. */
 export function dtype(name: string | DataType): DataType {
   if (name instanceof DataType) return name;
-  const [, base = "", lanesText = ""] = /^(.*?)(?:x([1-9]\d*))?$/.exec(name) ?? [];
+  const [, base = "", lanesText = ""] = /^(.*?)(?:x([1-9]\d*))?$/.exec(checkText(name, "a data type")) ?? [];
   const lanes = lanesText ? Number(lanesText) : 1;
   const named = NAMED[base];
   if (named && lanes <= LONGEST) return new DataType(named[0], named[1], lanes);
@@ -106,15 +108,15 @@ export function dtype(name: string | DataType): DataType {
  * @throws TypeError Tensors have no such arrays. */
 export function dtypeOf(array: TypedArray): DataType {
   for (const [name, cls] of Object.entries(ARRAYS)) if (array instanceof (cls as never)) return dtype(name);
-  throw new TypeError(`a ${(array as object)?.constructor?.name ?? typeof array} has no element type of tensors`);
+  throw new TypeError(`the data of a tensor must be a typed array, got ${got(array)}`);
 }
 
 /** Return how many elements a shape has.
  * @throws RangeError An extent is negative or not a whole number, or the number is too large. */
 export function countOf(shape: readonly number[]): number {
   let count = 1;
-  for (const extent of shape) {
-    if (!Number.isSafeInteger(extent) || extent < 0) throw new RangeError(`invalid extent ${extent} in a shape`);
+  for (const extent of checkArray(shape, "a shape")) {
+    if (!Number.isSafeInteger(extent) || extent < 0) throw new RangeError(`invalid extent in a shape: ${got(extent)}`);
     count *= extent;
   }
   if (!Number.isSafeInteger(count)) throw new RangeError(`a tensor of shape [${shape}] is too large`);

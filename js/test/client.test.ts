@@ -224,6 +224,12 @@ describe("with servers of portcall", () => {
     const back = await same(value);
     assert.deepEqual(back[2][0].data, new Float32Array([1, 2]));
     assert.deepEqual([back[0], back[1], back[3], back[4]], [1, "two", new Map([["three", null]]), value[4]]);
+    const held: rpc.RemoteObject = await (await session.getFunction("testing.echo"))(value); // of C++: a reference
+    assert.equal(await held.length(), 5);
+    assert.deepEqual([await held.item(1), await held.item(3)], ["two", new Map([["three", null]])]);
+    const tensors = await held.item(2);
+    assert.deepEqual(tensors[0].data, new Float32Array([1, 2]));
+    await assert.rejects(held.item(5), RemoteError);
     const point: rpc.RemoteObject = await (await session.getFunction("demo.point"))();
     assert.deepEqual([point.typeKey, point.fields], ["demo.Point", { x: 1, y: 2.5 }]);
     assert.equal(await (await session.getFunction("demo.x_of"))(point), 1);

@@ -26,6 +26,21 @@ export function testCore(backend: "native" | "wasm", library: (core: Runtime) =>
     assert.equal(core.backend, backend);
   });
 
+  test("arguments of wrong types are named", async () => {
+    const wrong = 5 as never;
+    const refused = async (name: string, call: () => unknown) => {
+      const isNamed = (error: Error) => error instanceof TypeError && error.message.startsWith(`${name} must be `);
+      await assert.rejects(async () => call(), isNamed);
+    };
+    await refused("the source", () => core.loadModule(wrong));
+    await refused("the bytes of a library", () => core.loadModuleSync(wrong));
+    await refused("a shape", () => core.empty(wrong));
+    await refused("a data type", () => core.empty([1], wrong));
+    await refused("the data of a tensor", () => core.tensor(null as never));
+    await refused("items", () => core.list(wrong));
+    await refused("items", () => core.dict(wrong));
+  });
+
   describe("values", () => {
     test("come back from the core as they were passed", () => {
       const echo = core.getGlobalFunc("testing.echo");

@@ -9,7 +9,7 @@ import { fileURLToPath } from "node:url";
 import { ROOT } from "./captures.js";
 
 const LAYERS = [
-  ["errors", "dtype", "device", "text", "values"],
+  ["errors", "check", "dtype", "device", "text", "values"],
   ["tensor"],
   ["core"],
   ["native"],

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What both cores do alike, by functions of the core.
 
+import { checkArray, checkView } from "../check.js";
 import { bytesOf, type DataType, dtypeOf, type TypedArray } from "../dtype.js";
 import { Classes } from "./classes.js";
 import type { CoreDict, CoreList } from "./containers.js";
@@ -40,12 +41,9 @@ export abstract class BaseRuntime implements Runtime, Keeper {
     return this.call("ffi.ModuleGetFunction", module, name, true);
   }
 
-  tensor(
-    data: TypedArray,
-    shape: readonly number[] = [data.length],
-    dtype: string | DataType = dtypeOf(data),
-  ): CoreTensor {
-    const tensor = this.empty(shape, dtype);
+  tensor(data: TypedArray, shape?: readonly number[], dtype: string | DataType = dtypeOf(data)): CoreTensor {
+    checkView(data, "the data of a tensor");
+    const tensor = this.empty(shape ?? [data.length], dtype);
     checkFills(data, tensor);
     bytesOf(tensor.data).set(bytesOf(data));
     return tensor;
@@ -56,11 +54,11 @@ export abstract class BaseRuntime implements Runtime, Keeper {
   }
 
   list(items: Iterable<unknown> = []): CoreList {
-    return this.call("portcall.ir.Convert", [...items]);
+    return this.call("portcall.ir.Convert", [...checkArray(items, "items")]);
   }
 
   dict(items: Iterable<readonly [unknown, unknown]> = []): CoreDict {
-    return this.call("portcall.ir.Convert", new Map(items));
+    return this.call("portcall.ir.Convert", new Map(checkArray(items, "items")));
   }
 
   saveJson(value: unknown, options: { indent?: number } = {}): string {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The core in WebAssembly: one registry of functions for JavaScript, C++ and kernels, in this process or page.
 
+import { checkBytes, checkText } from "../check.js";
 import { Device } from "../device.js";
 import { dtype as asDtype, bytesOf, countOf, DataType, type TypedArray } from "../dtype.js";
 import { DeviceError, FunctionNotFoundError, ModuleLoadError, PortcallError } from "../errors.js";
@@ -434,6 +435,7 @@ export class WasmRuntime extends BaseRuntime implements Objects {
 
   /** The same at once. Browsers allow that to workers, and to pages for small files only. */
   loadModuleSync(bytes: Uint8Array): Module {
+    checkBytes(bytes, "the bytes of a library");
     try {
       const library = readBundle(bytes)?.library ?? bytes;
       return this.#open(new WebAssembly.Module(library as Uint8Array<ArrayBuffer>), bytes);
@@ -675,6 +677,7 @@ function isFile(source: string | URL): boolean {
 }
 
 async function readBytes(source: string | URL): Promise<Uint8Array> {
+  if (!(source instanceof URL)) checkText(source, "the source");
   if (isFile(source)) {
     const { readFile } = await import("node:fs/promises");
     return new Uint8Array(await readFile(source));

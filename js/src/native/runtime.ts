@@ -6,6 +6,7 @@ import { createRequire } from "node:module";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
+import { checkBytes, checkText } from "../check.js";
 import { BaseRuntime } from "../core/base.js";
 import type { Runtime } from "../core/interface.js";
 import type { CoreTensor, Module, PackedFunc } from "../core/objects.js";
@@ -44,10 +45,11 @@ class NativeRuntime extends BaseRuntime {
 
   async loadModule(source: string | URL | Uint8Array): Promise<Module> {
     if (source instanceof Uint8Array) return this.loadModuleSync(source);
-    return this.#load(source instanceof URL ? fileURLToPath(source) : source);
+    return this.#load(source instanceof URL ? fileURLToPath(source) : checkText(source, "the source"));
   }
 
   loadModuleSync(bytes: Uint8Array): Module {
+    checkBytes(bytes, "the bytes of a library");
     const folder = mkdtempSync(join(tmpdir(), "portcall-"));
     try {
       const path = join(folder, "kernels.so");

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Opening a session: connect, shake hands, wait in the server's queue, prove who we are; and ask why a session ended.
 
+import { checkArray, checkCallback, checkObject, checkSignal } from "../../check.js";
 import {
   AuthenticationError,
   ConnectError,
@@ -38,6 +39,7 @@ import {
   printable,
   proof,
   sameBytes,
+  tokenOf,
 } from "../wire/handshake.js";
 import { type WireValue, writeSequence } from "../wire/values.js";
 import { expectValues, type OnOutput, Pipeline } from "./pipeline.js";
@@ -117,6 +119,7 @@ class Deadline {
  * @throws KeyMismatchError, AuthenticationError, VersionMismatchError The server refused, or is not to be trusted.
  * @throws SessionTimeoutError No session in time. */
 export async function connect(address: string, options: ConnectOptions = {}): Promise<Session> {
+  checkObject(options, "options");
   const target = withTls(parseAddress(address), options.tls ?? false);
   const peer = addressText(target);
   const key = checkKey(options.key ?? "");
@@ -130,8 +133,11 @@ export async function connect(address: string, options: ConnectOptions = {}): Pr
   ]);
   const sessionTimeout = checkSeconds(options.sessionTimeout ?? 0, "sessionTimeout");
   if (sessionTimeout) words.set("timeout", String(sessionTimeout));
-  const token = options.token ?? globalThis.process?.env?.PORTCALL_TOKEN ?? "";
-  if (token && !token.trim()) throw new TypeError("the token is blank");
+  const token = tokenOf(options.token);
+  const constructorArgs = checkArray(options.constructorArgs ?? [], "constructorArgs");
+  checkSignal(options.signal, "signal");
+  checkCallback(options.onWait, "onWait");
+  checkCallback(options.onOutput, "onOutput");
 
   const deadline = new Deadline(peer, timeout, options);
   try {
@@ -150,7 +156,7 @@ export async function connect(address: string, options: ConnectOptions = {}): Pr
       const output = options.onOutput ? { onOutput: options.onOutput } : {};
       const pipeline = new Pipeline(transport, { callTimeout, features, ...output, ...explain });
       deadline.waitFor("the session to open");
-      return await openSession(pipeline, rest, reasonKey ? "portcall" : "TVM", options.constructorArgs);
+      return await openSession(pipeline, rest, reasonKey ? "portcall" : "TVM", constructorArgs);
     } catch (error) {
       transport.abort();
       throw deadline.signal.aborted ? deadline.signal.reason : error;

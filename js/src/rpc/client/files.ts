@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Files of a session: in pieces where the server is one of portcall, and whole where it is one of TVM.
 
+import { checkBytes, checkCallback, checkText } from "../../check.js";
 import { RemoteProtocolError } from "../../errors.js";
 import type { Owner } from "./remote.js";
 
@@ -11,6 +12,9 @@ const PIECE = 1 << 20; // bytes
 const ON_THE_WAY = 4; // pieces that are sent before the first is answered
 
 export async function upload(owner: Owner, path: string, bytes: Uint8Array, onProgress?: Progress): Promise<void> {
+  checkText(path, "path");
+  checkBytes(bytes, "bytes");
+  checkCallback(onProgress, "onProgress");
   const write = await owner.find("portcall.rpc.file_write");
   if (!write) {
     await (await owner.get("tvm.rpc.server.upload"))(path, bytes);
@@ -39,6 +43,8 @@ export async function upload(owner: Owner, path: string, bytes: Uint8Array, onPr
 }
 
 export async function download(owner: Owner, path: string, onProgress?: Progress): Promise<Uint8Array> {
+  checkText(path, "path");
+  checkCallback(onProgress, "onProgress");
   const read = await owner.find("portcall.rpc.file_read");
   if (!read) return (await owner.get("tvm.rpc.server.download"))(path);
   const size: number = await (await owner.get("portcall.rpc.file_size"))(path);

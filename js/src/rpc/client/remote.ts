@@ -2,6 +2,7 @@
 // What a session owns, as it looks from here: functions, modules, tensors and objects. Each is freed with its last
 // reference, or by `dispose()`, or by `using`.
 
+import { checkView, got } from "../../check.js";
 import type { Device } from "../../device.js";
 import { bytesOf, countOf, type DataType, dtype, dtypeOf, type TypedArray } from "../../dtype.js";
 import { FunctionNotFoundError, RemoteProtocolError, SessionClosedError } from "../../errors.js";
@@ -207,6 +208,17 @@ export class RemoteObject extends Proxied {
     this.typeKey = value?.typeKey ?? "";
     this.fields = value?.fields ?? {};
   }
+
+  /** Return an item of a container, by its place or its key. Servers of portcall tell it.
+   * @throws RemoteError There is none, or the object has no items. */
+  async item(key: RemoteValue): Promise<any> {
+    return (await this.owner.get("portcall.rpc.object_item"))(this, key);
+  }
+
+  /** Return how many items a container has; -1 for what has none. Servers of portcall tell it. */
+  async length(): Promise<number> {
+    return (await (await this.owner.get("portcall.rpc.object_describe"))(this)).get("length");
+  }
 }
 
 /** A module of a session: a named set of functions. */
@@ -280,7 +292,9 @@ export class RemoteTensor extends Proxied {
    * @throws RangeError `into` has another size. */
   async data<Into extends TypedArray = TypedArray>(into?: Into): Promise<Into> {
     const size = this.byteLength;
-    const target = into ?? (new this.dtype.arrayClass(new ArrayBuffer(size)) as Into);
+    const target =
+      (into === undefined ? undefined : checkView(into, "into")) ??
+      (new this.dtype.arrayClass(new ArrayBuffer(size)) as Into);
     if (target.byteLength !== size) throw new RangeError(`the tensor has ${size} bytes, not ${target.byteLength}`);
     const bytes = bytesOf(target);
     this.#check();
@@ -302,7 +316,7 @@ export class RemoteTensor extends Proxied {
       await this.owner.pipeline.requestNone(Code.CopyAmongRemote, (writer) => writeSequence(writer, values, "request"));
       return this;
     }
-    if (source.byteLength !== size)
+    if (checkView(source, "source").byteLength !== size)
       throw new RangeError(`the tensor has ${size} bytes, the array ${source.byteLength}`);
     const raw = source instanceof Uint8Array || source instanceof this.dtype.arrayClass;
     if (!raw) throw new TypeError(`a tensor of ${this.dtype} takes no elements of type ${dtypeOf(source)}`);
@@ -319,7 +333,8 @@ export class RemoteTensor extends Proxied {
    * @throws RangeError It does not lie within this one. */
   view(shape: readonly number[], type: string | DataType = this.dtype, byteOffset = 0): RemoteTensor {
     const element = dtype(type);
-    if (!Number.isSafeInteger(byteOffset) || byteOffset < 0) throw new RangeError(`invalid byte offset ${byteOffset}`);
+    if (!Number.isSafeInteger(byteOffset) || byteOffset < 0)
+      throw new RangeError(`invalid byte offset: ${got(byteOffset)}`);
     const end = byteOffset + element.bytesOf(countOf(shape));
     if (end > this.byteLength) throw new RangeError(`a view of ${end} bytes goes past the ${this.byteLength} bytes`);
     this.#check();

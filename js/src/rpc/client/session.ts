@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A session with a server, in use.
 
+import { checkView } from "../../check.js";
 import { device as asDevice, Device } from "../../device.js";
 import { dtype as asDtype, countOf, type DataType, dtypeOf, type TypedArray } from "../../dtype.js";
 import { FunctionNotFoundError, RemoteProtocolError } from "../../errors.js";
@@ -137,10 +138,12 @@ export class Session {
   /** Return a tensor with the elements of an array: of its length and type, unless a shape and a type are given. */
   async tensor(
     data: TypedArray,
-    shape: readonly number[] = [data.length],
+    shape?: readonly number[],
     dtype: string | DataType = dtypeOf(data),
     device: string | Device = CPU,
   ): Promise<RemoteTensor> {
+    checkView(data, "the data of a tensor");
+    shape ??= [data.length];
     const size = asDtype(dtype).bytesOf(countOf(shape));
     if (size !== data.byteLength) throw new RangeError(`the array has ${data.byteLength} bytes, the tensor ${size}`);
     const { pipeline } = this.#owner;

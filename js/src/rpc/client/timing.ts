@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is asked of a time evaluator, and what it answers. No I/O here.
 
+import { checkObject } from "../../check.js";
 import { type Device, device } from "../../device.js";
 import { RemoteProtocolError } from "../../errors.js";
 
@@ -43,7 +44,13 @@ const ZERO_TIMES = 100; // measurements of no time at all after which that is be
 
 /** Return what `runtime.RPCTimeEvaluator` takes after the module and the name (docs/wire.md, section 6). */
 export function timingArguments(options: TimingOptions): (number | string)[] {
-  const { number = 10, repeat = 1, minRepeatMs = 0, cooldownIntervalMs = 0, cacheFlushBytes = 0 } = options;
+  const {
+    number = 10,
+    repeat = 1,
+    minRepeatMs = 0,
+    cooldownIntervalMs = 0,
+    cacheFlushBytes = 0,
+  } = checkObject(options, "options");
   const where = device(options.device ?? "cpu");
   const cooldownRepeats = 1; // a pause after every measurement
   const before = ""; // no function to call before each measurement

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A server that joins a proxy, in Node and in browsers: clients find it there under its key.
 
+import { checkCallback, checkSignal } from "../../check.js";
 import { RPCError } from "../../errors.js";
 import { HandshakeStream } from "../transport/handshake_stream.js";
 import { openTransport } from "../transport/open.js";
@@ -53,7 +54,8 @@ const PROGRESS_PAUSE = 250; // milliseconds
 export async function join(address: string, options: JoinOptions): Promise<void> {
   const target = parseAddress(address);
   const settings = settingsOf(options);
-  const signal = options.signal ?? new AbortController().signal;
+  checkCallback(options.onState, "onState");
+  const signal = checkSignal(options.signal, "signal") ?? new AbortController().signal;
   const tell = options.onState ?? (() => {});
   let pause = FIRST_PAUSE;
   while (!signal.aborted) {

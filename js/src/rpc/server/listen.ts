@@ -2,6 +2,7 @@
 // A server that listens, in Node.
 
 import type { AddressInfo } from "node:net";
+import { checkCallback, checkText } from "../../check.js";
 import { encodeText } from "../../text.js";
 import { HandshakeStream } from "../transport/handshake_stream.js";
 import { type Address, addressText, parseAddress, type Transport } from "../transport/transport.js";
@@ -60,6 +61,7 @@ export class Server {
  * @throws Error The address is taken. */
 export async function listen(options: ListenOptions): Promise<Server> {
   const settings = settingsOf(options);
+  checkCallback(options.onSession, "onSession");
   const address = addressToListen(options.address ?? "127.0.0.1:9090");
   const [{ createServer }, { SocketTransport }] = await Promise.all([
     import("node:net"),
@@ -98,7 +100,7 @@ export async function listen(options: ListenOptions): Promise<Server> {
 }
 
 function addressToListen(text: string): Exclude<Address, { kind: "websocket" }> {
-  const anyPort = /^(.*):0$/.exec(text);
+  const anyPort = /^(.*):0$/.exec(checkText(text, "the address"));
   const address = parseAddress(anyPort ? `${anyPort[1]}:1` : text);
   if (address.kind === "websocket") throw new TypeError("this server listens at host:port or unix:/path; see join()");
   return anyPort && address.kind === "tcp" ? { ...address, port: 0 } : address;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What all servers share: which functions they offer, and how a session is served.
 
+import { checkObject, got } from "../../check.js";
 import type { Runtime } from "../../core/interface.js";
 import { WasmRuntime } from "../../core/runtime.js";
 import { shareWebGpu } from "../../core/webgpu.js";
@@ -15,6 +16,7 @@ import {
   sameBytes,
   timeoutOf,
   toHex,
+  tokenOf,
 } from "../wire/handshake.js";
 import { CORE_FEATURES, CoreEndpoint } from "./core_endpoint.js";
 import { Endpoint } from "./endpoint.js";
@@ -54,12 +56,11 @@ export interface Settings {
 }
 
 export function settingsOf(options: ServeOptions): Settings {
-  const token = options.token ?? globalThis.process?.env?.PORTCALL_TOKEN ?? "";
-  if (token && !token.trim()) throw new TypeError("the token is blank");
+  const token = tokenOf(checkObject(options, "options").token);
   const memoryLimit = options.memoryLimit ?? 2 ** 30;
   if (!(memoryLimit >= 0)) throw new RangeError(`invalid memoryLimit ${memoryLimit} (must be a number of bytes)`);
-  for (const [name, value] of entriesOf(options.functions)) {
-    if (typeof value !== "function") throw new TypeError(`'${name}' is not a function`);
+  for (const [name, value] of entriesOf(checkObject(options.functions, "functions"))) {
+    if (typeof value !== "function") throw new TypeError(`'${name}' must be a function, got ${got(value)}`);
   }
   const { core } = options;
   if (core && !(core instanceof WasmRuntime)) {

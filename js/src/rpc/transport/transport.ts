@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What moves the bytes of a connection, and addresses.
 
+import { checkText } from "../../check.js";
+
 /** Takes what a connection brings. */
 export interface Receiver {
   data(bytes: Uint8Array): void;
@@ -72,7 +74,7 @@ const DEFAULT_PORT = 9090;
 /** Read an address: `host:port`, `[v6]:port`, `unix:/path`, `ws://…` or `wss://…`; the port is 9090 if it is left out.
  * @throws TypeError The text has none of these forms. */
 export function parseAddress(text: string): Address {
-  if (/^wss?:\/\//.test(text)) return { kind: "websocket", url: text };
+  if (/^wss?:\/\//.test(checkText(text, "the address"))) return { kind: "websocket", url: text };
   if (text.startsWith("unix:") && text.length > 5) return { kind: "unix", path: text.slice(5) };
   const match = /^(?:tcp:\/\/)?(?:\[([0-9a-fA-F:.%\w]+)\]|([^:[\]/\s]+))(?::(\d+))?$/.exec(text);
   if (!match) {

@@ -2,6 +2,7 @@
 // The first bytes of a connection (docs/wire.md, sections 1 and 8): both sides name themselves, and prove that they know a
 // token. No I/O here.
 
+import { checkNumber, checkText } from "../../check.js";
 import { AuthenticationError, KeyMismatchError, RemoteProtocolError } from "../../errors.js";
 import { encodeText } from "../../text.js";
 import { decodeLeniently } from "./bytes.js";
@@ -27,15 +28,23 @@ export interface Greeting {
 /** Return a key as it may travel.
  * @throws TypeError It has whitespace in it, or is too long. */
 export function checkKey(key: string): string {
-  if (/\s/.test(key)) throw new TypeError(`invalid key '${key}': keys have no whitespace`);
+  if (/\s/.test(checkText(key, "key"))) throw new TypeError(`invalid key '${key}': keys have no whitespace`);
   if (encodeText(key).length > MAX_KEY_BYTES / 2) throw new TypeError("the key is too long");
   return key;
+}
+
+/** Return a token, in Node that of the environment variable PORTCALL_TOKEN unless it is given; empty for none.
+ * @throws TypeError It is blank. */
+export function tokenOf(given: string | undefined): string {
+  const token = checkText(given ?? globalThis.process?.env?.PORTCALL_TOKEN ?? "", "token");
+  if (token && !token.trim()) throw new TypeError("the token is blank");
+  return token;
 }
 
 /** Return a number of seconds.
  * @throws RangeError It is negative, no number, or more than the protocol allows. */
 export function checkSeconds(seconds: number, name: string): number {
-  if (!(seconds >= 0 && seconds <= MAX_SECONDS)) {
+  if (!(checkNumber(seconds, name) >= 0 && seconds <= MAX_SECONDS)) {
     throw new RangeError(`invalid ${name} ${seconds} (must be 0-${MAX_SECONDS} seconds)`);
   }
   return seconds;
