@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import struct
 import threading
@@ -67,6 +68,13 @@ def test_text_summary_has_the_form_of_tvms(farm: RunningFarm) -> None:
         assert summary["queue_info"] == {"k": {"free": 1, "pending": 0}}
         assert [info["key"] for info in summary["server_info"]] == ["server:k"]
         assert "k: 1 free" in lab.text_summary()
+
+
+def test_address_of_a_farm_may_be_that_of_its_page() -> None:
+    with contextlib.closing(rpc.FarmChannel("http://lab:80/, [::1]:90, other")) as channel:
+        assert [str(each) for each in channel._addresses] == ["lab:80", "[::1]:90", "other:9190"]
+    with pytest.raises(ValueError, match="'lab:80'"):
+        rpc.FarmChannel("https://lab:80/")
 
 
 @pytest.mark.parametrize("names", [("PORTCALL_FARM", "PORTCALL_KEY"), ("TVM_TRACKER_HOST", "TVM_TRACKER_KEY")])

@@ -183,6 +183,12 @@ def test_parse_address_reads_ipv6_in_brackets() -> None:
     assert str(rpc.parse_address("unix:/a/b:c")) == "unix:/a/b:c"
 
 
+@pytest.mark.parametrize("url", ["http://board:80/", "https://board:80", "tcp://board:80", "ws://board:80"])
+def test_parse_address_refuses_urls_and_says_how_to_write_them(url: str) -> None:
+    with pytest.raises(ValueError, match="'board:80'"):
+        rpc.parse_address(url)
+
+
 def socket_options() -> str:
     """Options of a TCP connection of this process; runs in a session, too."""
     import os

@@ -42,7 +42,9 @@ class FarmChannel:
         address = address or address_of_environment()
         if not address:
             raise ValueError("no farm was named: give its address, host:port, or set PORTCALL_FARM")
-        self._addresses = [parse_address(part.strip(), default_port=DEFAULT_PORT) for part in address.split(",")]
+        # That of its page will do, too.
+        parts = (part.strip().removeprefix("http://").rstrip("/") for part in address.split(","))
+        self._addresses = [parse_address(part, default_port=DEFAULT_PORT) for part in parts]
         self.address: Address = self._addresses[0]
         self.token = check_token(token if token is not None else os.environ.get("PORTCALL_FARM_TOKEN", ""))
         ca = os.environ.get("PORTCALL_FARM_CA", "")

@@ -28,6 +28,10 @@ def parse_address(text: str, port: int | None = None, *, default_port: int = 909
     """
     if text.startswith("unix:"):
         return Address(path=text.removeprefix("unix:"))
+    scheme, is_url, rest = text.partition("://")
+    if is_url:
+        tls = "; TLS is an option of its own" if scheme in ("https", "wss") else ""
+        raise ValueError(f"the address {text!r} is a URL: write it as {rest.rstrip('/')!r}{tls}")
     host, number = text, "" if port is None else str(port)
     if text.startswith("["):
         host, closed, rest = text[1:].partition("]")
