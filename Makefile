@@ -41,7 +41,7 @@ build: $(BUILT) ## compile, and install the package into .venv in editable mode
 
 .PHONY: duration
 duration:
-	@test -e $(BUILT) || echo "the first time takes 3 minutes on 2 cores: packages go into $(VENV), then C++ is compiled"
+	@test -e $(BUILT) || echo "the first time takes about 3 minutes on 2 quiet cores: packages go into $(VENV), then C++ is compiled"
 
 demo: duration build ## compile, run, check and time kernels, here and on a server; sets everything up first
 	$(VENV)/bin/portcall demo --rpc
