@@ -43,7 +43,8 @@ HOUSE = [
     (
         "compile",
         "_target _math _writer _program _rewriting _shapes",
-        "_quantized _recurrent",
+        "_quantized _recurrent _trees",
+        "_ml",
         "_checks",
         "_model",
         "_labels",

@@ -137,6 +137,7 @@ def report_executable(made: CompiledExecutable, output: str, nbytes: int, json_t
         print_json({
             "library": output, "runtime": "vm", "reason": made.reason, "nbytes": nbytes, "target": made.target,
             "inputs": dict(made.inputs), "steps_s": dict(made.steps), "unchecked": made.unchecked,
+            "notes": list(made.notes),
         }, json_to)  # fmt: skip
         return
     if made.reason:
@@ -157,6 +158,8 @@ def example(text: str) -> str:
 
 def print_next(made: CompiledModel | CompiledExecutable, output: str, words: list[str]) -> None:
     """Print what was not compared, and how to run a model, which for another machine is done on a server."""
+    for text in made.notes:
+        print_line(text, "note", "yellow")
     if made.unchecked:
         print_line(f"not compared with onnxruntime: {made.unchecked}", "note", "yellow")
     elsewhere = ["--rpc=HOST:PORT"] if made.triple else []
@@ -170,6 +173,7 @@ def report(made: CompiledModel, output: str, nbytes: int, json_to: str | None) -
         print_json({
             "bundle": output, "nbytes": nbytes, "target": made.target, "inputs": inputs, "steps_s": dict(made.steps),
             "kernels": dict(made.kernels), "metadata": dict(made.graph.metadata), "unchecked": made.unchecked,
+            "notes": list(made.notes),
         }, json_to)  # fmt: skip
         return
     rules = ", ".join(f"{count} {rule}" for rule, count in made.kernels.items())

@@ -11,9 +11,11 @@ from onnx import defs, helper, numpy_helper
 from onnx.external_data_helper import uses_external_data
 from tvm.relax.frontend.onnx import onnx_frontend
 
+from portcall.compile._ml import OPERATORS as OF_ML
 from portcall.compile._quantized import OPERATORS
 from portcall.compile._recurrent import RECURRENT
 from portcall.compile._rewriting import ONNX_DOMAINS, inputs_behind, name_of, opset_of
+from portcall.compile._trees import ML
 from portcall.errors import ModelError
 
 Model = Any
@@ -168,6 +170,11 @@ def _flaws(model: Model, graph: bool) -> Iterator[str]:
             yield f"{name}: Dropout: training, and a mask that is used, are not supported"
         elif wrong := _unsupported_form(node):
             yield f"{name}: {node.op_type}: {wrong}"
+        elif node.domain == ML and node.op_type in OF_ML:
+            if not graph:
+                yield f"{name}: {node.op_type}: it is for graphs only, whose shapes are fixed"
+        elif node.domain == ML:
+            yield f"{name}: {node.op_type}: the operator is not supported"
         elif node.domain not in (*ONNX_DOMAINS, "com.microsoft"):
             yield f"{name}: {node.domain}.{node.op_type}: the domain is not known"
         elif node.op_type not in known:

@@ -7,7 +7,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -58,6 +58,7 @@ class CompiledModel:
         steps: what was done, and the seconds that it took.
         kernels: how many kernels each rule wrote.
         unchecked: why it was not compared with onnxruntime; empty if it was.
+        notes: what is different from the model, such as a ZipMap that is left out.
     """
 
     graph: Graph
@@ -68,6 +69,7 @@ class CompiledModel:
     steps: Mapping[str, float] = field(default_factory=dict)
     kernels: Mapping[str, int] = field(default_factory=dict)
     unchecked: str = "it was not asked for"
+    notes: Sequence[str] = ()
 
     def __repr__(self) -> str:
         nbytes = len(self.objects) + sum(each.nbytes for each in self.params.values())
@@ -174,6 +176,7 @@ def from_onnx(
         "winograd": winograd, "portcall": portcall.__version__, "tvm": tvm.__version__, "onnx": onnx.__version__,
     }  # fmt: skip
     compiled = compile_module(module, machine, [value.name for value in proto.graph.output], metadata, steps, labels)
+    compiled = replace(compiled, notes=loaded.notes)
     if not check:
         return compiled
     with steps.step("check"):

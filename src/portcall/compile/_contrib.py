@@ -11,23 +11,18 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import helper, shape_inference
+from onnx import helper
 
 from portcall.compile._quantized import new_enough
-from portcall.compile._rewriting import ONNX_DOMAINS, Graph, Nodes, opset_of, refusal
+from portcall.compile._rewriting import ONNX_DOMAINS, Nodes, opset_of, replace_operators
 
 Array = Any
 Model = Any
 DOMAIN = "com.microsoft"
 _NORMALIZING = 17  # the opset that has LayerNormalization
-_IN_ONNX = ("LayerNormalization", "SimplifiedLayerNormalization")  # that onnxruntime writes there, in all opsets
 _PARAMETERS = {"LeakyRelu": ("alpha",), "HardSigmoid": ("alpha", "beta"), "Elu": ("alpha",)}
 _QUANTIZED_BY = ("scale", "zero point")
 _HIDES = float(np.finfo("float32").min)  # what is added to the score of a later position
-
-
-class _UnknownError(ValueError):
-    """A shape is needed that will be known when the nodes before are replaced."""
 
 
 def replace_contrib(model: Model) -> Model:
@@ -41,29 +36,7 @@ def replace_contrib(model: Model) -> Model:
         return model
     model = new_enough(model, _NORMALIZING) if any("Normalization" in n.op_type for n in model.graph.node) else (
         new_enough(model))  # fmt: skip
-    while True:
-        graph = Graph(_inferred(model))
-        graph.take_constants()
-        nodes: list[Any] = []
-        waiting, count = None, 0
-        for number, node in enumerate(graph.nodes):
-            made, write = Nodes(graph, node), _writer_of(node)
-            try:
-                if write is not None:
-                    write(made)
-                    count += 1
-                nodes += [node] if write is None else made.nodes
-            except _UnknownError as error:
-                nodes.append(node)
-                waiting = refusal(node, number, error)
-            except ValueError as error:
-                raise refusal(node, number, error) from None
-        graph.nodes = nodes
-        model = graph.model()
-        if waiting is None:
-            return model
-        if not count:
-            raise waiting
+    return replace_operators(model, _writer_of)
 
 
 def _writer_of(node: Any) -> Callable[[Nodes], None] | None:
@@ -86,24 +59,10 @@ def _in_one_domain(model: Model) -> Model:
     return changed
 
 
-def _inferred(model: Model) -> Model:
-    try:
-        return shape_inference.infer_shapes(model, data_prop=True)
-    except (shape_inference.InferenceError, onnx.checker.ValidationError, ValueError):
-        return model  # what is wrong with it is said later
-
-
 def _no_more(n: Nodes, first: int, what: str) -> None:
     """Refuse a node that has other results than its first ones."""
     if any(n.node.output[first:]):
         raise ValueError(f"{what} are not supported as results")
-
-
-def _extent(n: Nodes, name: str, axis: int) -> int:
-    shape = n.graph.shape(name)
-    if shape is None:
-        raise _UnknownError(f"the shape of '{name}' is not fixed")
-    return shape[axis]
 
 
 # ---- Products --------------------------------------------------------------------------------------------------------
@@ -113,9 +72,7 @@ def _turned(n: Nodes, name: str, last: bool, batch: bool) -> str:
     """Return a matrix with its last two axes exchanged, and the one before the last in front of the batch's."""
     if not last and not batch:
         return name
-    rank = n.graph.rank(name)
-    if rank is None:
-        raise _UnknownError(f"the rank of '{name}' is not known")
+    rank = n.rank(name)
     order = list(range(rank))
     if batch:
         order = [*order[1:-1], 0, order[-1]]
@@ -318,19 +275,14 @@ def _quantized(op: str, operands: tuple[int, ...], to: int, plain: tuple[int, ..
 
 
 def _softmax(n: Nodes) -> None:
-    if n.attribute("opset", 13) < 13 and n.attribute("axis", 1) != -1:
-        rank = n.graph.rank(n.input(0))
-        if rank is None:
-            raise _UnknownError(f"the rank of '{n.input(0)}' is not known")
-        if n.attribute("axis", 1) != rank - 1:
-            raise ValueError("a Softmax of several axes is not supported")
+    axis = n.attribute("axis", -1)
+    if n.attribute("opset", 13) < 13 and axis not in (-1, n.rank(n.input(0)) - 1):
+        raise ValueError("a Softmax of several axes is not supported")
     _quantized("Softmax", (0,), 3)(n)
 
 
 def _pool_of_channels(n: Nodes) -> None:
-    rank = n.graph.rank(n.input(0))
-    if rank is None:
-        raise _UnknownError(f"the rank of '{n.input(0)}' is not known")
+    rank = n.rank(n.input(0))
     made = n.add("MaxPool", n.add("Transpose", n.input(0), perm=[0, rank - 1, *range(1, rank - 1)]))
     n.nodes[-1].attribute.extend(n.node.attribute)
     n.add("Transpose", made, perm=[0, *range(2, rank), 1], out=n.output(0))
@@ -358,9 +310,7 @@ def _recurrent(n: Nodes) -> None:
 
 def _mask(n: Nodes, mask: str, hides: float) -> str:
     """Return what a mask of zeros and ones adds to the scores: [batch, 1, 1 or steps, steps]."""
-    rank = n.graph.rank(mask)
-    if rank is None:
-        raise _UnknownError(f"the rank of '{mask}' is not known")
+    rank = n.rank(mask)
     if rank not in (2, 3):
         raise ValueError(f"a mask of {rank} axes is not supported")
     axes = n.stored([1, 2] if rank == 2 else [1], "int64")
@@ -403,19 +353,19 @@ def _attention(n: Nodes) -> None:
     else:
         every = n.add("MatMul", n.input(0), n.input(1))
         every = n.add("Add", every, n.input(2)) if n.input(2) else every
-    total = _extent(n, n.input(1), 1)
+    total = n.extent(n.input(1), 1)
     sizes = list(n.attribute("qkv_hidden_sizes", []) or [total // 3] * 3)
     q, k, v = (_heads(n, part, heads) for part in n.several(
         "Split", [every, n.stored(sizes, "int64")], 3, axis=-1))  # fmt: skip
     before = 0
     if past:
-        before = _extent(n, past, 3)
+        before = n.extent(past, 3)
         parts = [n.add("Gather", past, n.stored(number, "int64"), axis=0) for number in range(2)]
         k, v = (n.add("Concat", old, new, axis=2) for old, new in zip(parts, (k, v), strict=True))
     if n.output(1):
         front = n.stored([0], "int64")
         n.add("Concat", *(n.add("Unsqueeze", part, front) for part in (k, v)), axis=0, out=n.output(1))
-    masks = [_causal(n, _extent(n, n.input(0), 1), before)] if n.attribute("unidirectional", 0) else []
+    masks = [_causal(n, n.extent(n.input(0), 1), before)] if n.attribute("unidirectional", 0) else []
     masks += [_mask(n, mask, n.attribute("mask_filter_value", -10000.0))] if mask else []
     _attend(n, q, k, v, sizes[0] // heads, [*masks, *([added] if added else [])])
 
@@ -427,12 +377,12 @@ def _multi_head_attention(n: Nodes) -> None:
     ):  # fmt: skip
         raise ValueError("packed operands and a past are not supported")
     _no_more(n, 1, "keys, values and scores")
-    heads, size = n.attribute("num_heads"), _extent(n, q, 2)
+    heads, size = n.attribute("num_heads"), n.extent(q, 2)
     if n.input(3):
-        sizes = [size, size, _extent(n, v, 2)]
+        sizes = [size, size, n.extent(v, 2)]
         parts = n.several("Split", [n.input(3), n.stored(sizes, "int64")], 3, axis=0)
         q, k, v = (n.add("Add", part, bias) for part, bias in zip((q, k, v), parts, strict=True))
-    masks = [_causal(n, _extent(n, n.input(0), 1), 0)] if n.attribute("unidirectional", 0) else []
+    masks = [_causal(n, n.extent(n.input(0), 1), 0)] if n.attribute("unidirectional", 0) else []
     masks += [_mask(n, n.input(4), n.attribute("mask_filter_value", -10000.0))] if n.input(4) else []
     q, k, v = (_heads(n, part, heads) for part in (q, k, v))
     _attend(n, q, k, v, size // heads, [*masks, *filter(None, [n.input(5)])])

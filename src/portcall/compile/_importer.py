@@ -20,6 +20,7 @@ from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 from portcall.compile._labels import Labels
 from portcall.compile._program import is_constant
 from portcall.compile._rewriting import opset_of
+from portcall.compile._trees import AGGREGATES, TREE_SUMS, tree_kernel
 from portcall.errors import ModelError
 
 Array = Any
@@ -223,10 +224,30 @@ def _cast(bb: Any, inputs: list[Any], attrs: dict[str, Any]) -> Expr | None:
 # What reads or writes where its second input says; TVM's functions for them do not look whether that is inside.
 _INDEXED = {"GatherElements", "GatherND", "ScatterElements", "ScatterND"}
 _FLOATS = {"float16", "float32", "float64"}
+
+
+def _tree_sums(bb: Any, inputs: list[Any], attrs: dict[str, Any]) -> Expr:
+    """Return the sums of an ensemble of trees, which a kernel computes that is written already."""
+    rows, features = (int(extent) for extent in inputs[0].ty.shape)
+    words = ("nodes", "splits", "roots", "leaf_targets", "leaf_weights")
+    tables = {word: each.value.numpy() for word, each in zip(words, inputs[1:], strict=True)}
+    targets = int(attrs["targets"])
+    kernel = tree_kernel(rows, features, tables, targets, AGGREGATES[int(attrs["aggregate"])])
+    return _call(bb, kernel, "trees", inputs, [((rows, targets), inputs[0].ty.dtype)])
+
+
+def _call(bb: Any, kernel: Any, name: str, inputs: list[Any], results: list[tuple[Sequence[int], Any]]) -> Expr:
+    """Return a call of a function of TVM's that is a kernel."""
+    types = [relax.TensorType(shape, dtype) for shape, dtype in results]
+    function = bb.add_func(kernel, name)
+    return relax.op.call_tir(function, relax.Tuple(inputs), types if len(types) > 1 else types[0])
+
+
 OWN: Mapping[str, Callable[[Any, list[Any], dict[str, Any]], Any]] = {
     "ConvInteger": _convolution,
     "MatMulInteger": _product,
     "Max": _largest,
     "Min": _smallest,
     "Cast": _cast,
+    TREE_SUMS: _tree_sums,
 }

@@ -18,6 +18,7 @@ from onnx import numpy_helper, shape_inference
 from onnx.external_data_helper import ExternalDataInfo, load_external_data_for_model, uses_external_data
 
 from portcall.compile._checks import InvalidModelError, check_form
+from portcall.compile._ml import without_maps
 from portcall.compile._rewriting import Graph, name_of
 from portcall.errors import ModelError
 
@@ -35,11 +36,13 @@ class Loaded:
     Attributes:
         name: of the file, or of the graph.
         digest: SHA-256 of the model, in hexadecimal.
+        notes: what is different in it, since no result of a compiled model can be that.
     """
 
     model: Model
     name: str
     digest: str
+    notes: tuple[str, ...] = ()
 
 
 def fix_inputs(model: Model, constants: Mapping[str, Any]) -> None:
@@ -96,7 +99,8 @@ def load(source: Source) -> Loaded:
         except (onnx.checker.ValidationError, ValueError) as error:  # a place outside of the model's folder
             raise InvalidModelError(f"the weights of {shown} cannot be read: {error}", hint="export it again") from None
     check_form(model, shown)
-    return Loaded(_with_unknown_extents(model), name or model.graph.name or "model", digest)
+    changed, notes = without_maps(_with_unknown_extents(model))
+    return Loaded(changed, name or model.graph.name or "model", digest, tuple(notes))
 
 
 def _with_unknown_extents(model: Model) -> Model:

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
-from onnx import helper, numpy_helper
+import onnx
+from onnx import helper, numpy_helper, shape_inference
 
 from portcall.errors import ModelError
 
@@ -128,6 +129,10 @@ class Graph:
         return made
 
 
+class UnknownError(ValueError):
+    """A shape is needed that may be known when nodes before are replaced."""
+
+
 class Nodes:
     """Nodes that take the place of one.
 
@@ -173,6 +178,28 @@ class Nodes:
             raise ValueError(f"its {word} must be constant")
         return self.graph.constants[self.input(place)]
 
+    def rank(self, name: str) -> int:
+        """Return how many axes a value has.
+
+        Raises:
+            UnknownError: that is not known.
+        """
+        found = self.graph.rank(name)
+        if found is None:
+            raise UnknownError(f"the rank of '{name}' is not known")
+        return found
+
+    def extent(self, name: str, axis: int) -> int:
+        """Return an extent of a value.
+
+        Raises:
+            UnknownError: its shape is not known.
+        """
+        shape = self.graph.shape(name)
+        if shape is None:
+            raise UnknownError(f"the shape of '{name}' is not fixed")
+        return shape[axis]
+
     def attribute(self, name: str, default: Any = None) -> Any:
         return attribute_of(self.node, name, default)
 
@@ -182,6 +209,53 @@ class Nodes:
         if newer:
             return self.add(op, x, self.stored(list(axes), "int64"), out=out, keepdims=keepdims)
         return self.add(op, x, out=out, axes=list(axes), keepdims=keepdims)
+
+
+def replace_operators(
+    model: Model, writer_of: Callable[[Any], Callable[[Nodes], None] | None], complete: bool = True
+) -> Model:
+    """Return the model with other nodes in the place of some.
+
+    Parameters:
+        writer_of: returns what writes the nodes for one, or None. It raises ValueError for what is not supported, and
+            UnknownError to be asked again when the shapes behind other nodes are known.
+        complete: refuse the model if such shapes remain unknown; else these nodes stay.
+
+    Raises:
+        ModelError: one of them has a form that is not supported.
+    """
+    while any(writer_of(node) for node in model.graph.node):
+        graph = Graph(inferred(model))
+        graph.take_constants()
+        nodes: list[Any] = []
+        waiting, count = None, 0
+        for number, node in enumerate(graph.nodes):
+            made, write = Nodes(graph, node), writer_of(node)
+            try:
+                if write is not None:
+                    write(made)
+                    count += 1
+                nodes += [node] if write is None else made.nodes
+            except UnknownError as error:
+                nodes.append(node)
+                waiting = refusal(node, number, error)
+            except ValueError as error:
+                raise refusal(node, number, error) from None
+        if waiting is not None and not count:
+            if complete:
+                raise waiting
+            return model
+        graph.nodes = nodes
+        model = graph.model()
+    return model
+
+
+def inferred(model: Model) -> Model:
+    """Return the model with the shapes that are found, as it is if it contradicts itself: that is said later."""
+    try:
+        return shape_inference.infer_shapes(model, data_prop=True)
+    except (shape_inference.InferenceError, onnx.checker.ValidationError, ValueError):
+        return model
 
 
 def _all_inputs(node: Any) -> Iterable[str]:

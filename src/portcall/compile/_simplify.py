@@ -20,6 +20,7 @@ from onnx.reference import ReferenceEvaluator
 from portcall.compile._checks import supported
 from portcall.compile._contrib import replace_contrib
 from portcall.compile._heights import add_heights
+from portcall.compile._ml import replace_ml
 from portcall.compile._model import infer_shapes
 from portcall.compile._operators import replace_remainders, replace_shifts
 from portcall.compile._quantized import is_quantized, new_enough, replace_quantized
@@ -38,7 +39,7 @@ _DEFAULT_EPSILON = 1e-5
 
 def simplify(model: Model) -> Model:
     """Return the simplified model, its shapes inferred."""
-    model = decompose(model)
+    model = replace_ml(decompose(model), trees=True)
     if is_quantized(model):
         model = _with_integers(model)
     if any(node.op_type in RECURRENT for node in model.graph.node):
@@ -80,7 +81,7 @@ def decompose(model: Model) -> Model:
     """Replace calls of functions, and operators that are not supported and consist of others."""
     if model.functions:
         model = inliner.inline_local_functions(model)
-    model = replace_contrib(model)
+    model = replace_ml(replace_contrib(model), trees=False)
     known = supported()
     wanted = {
         (node.domain, node.op_type)

@@ -50,6 +50,7 @@ class CompiledExecutable:
         reason: why it is not a graph; empty where the VM was asked for.
         unchecked: why it was not compared with onnxruntime; empty if it was.
         kernels: how many kernels each rule wrote; "default" are TVM's own. Empty if all are.
+        notes: what is different from the model, such as a ZipMap that is left out.
     """
 
     name: str
@@ -61,6 +62,7 @@ class CompiledExecutable:
     reason: str = ""
     unchecked: str = "it was not asked for"
     kernels: Mapping[str, int] = field(default_factory=dict)
+    notes: Sequence[str] = ()
 
     def __repr__(self) -> str:
         return f"<CompiledExecutable {self.name}: {format_size(sum(map(len, self.parts.values())))}, {self.target}>"
@@ -164,12 +166,13 @@ def for_vm(
     steps = Steps(progress)
     given = None
     kernels: Mapping[str, int] = {}
+    notes: Sequence[str] = ()
     if isinstance(model, tvm.IRModule):
         name, module, inputs = "model", model, {}
     else:
         with steps.step("read"):
             loaded = load(model)
-            given = onnx.ModelProto()
+            given, notes = onnx.ModelProto(), loaded.notes
             given.CopyFrom(loaded.model)
             fix_inputs(given, constants or {})
             bind_shapes(given, shapes or {}, fixed=False)
@@ -183,7 +186,7 @@ def for_vm(
             module, kernels = _with_kernels(module, machine)
     with steps.step("compile"), as_model_error("compile"):
         parts = _parts(tvm.compile(module, target=machine.tvm))
-    made = CompiledExecutable(name, inputs, target, machine.triple, parts, steps.seconds, kernels=kernels)
+    made = CompiledExecutable(name, inputs, target, machine.triple, parts, steps.seconds, kernels=kernels, notes=notes)
     if not check or given is None:
         return made
     with steps.step("check"):

@@ -23,6 +23,8 @@ Index = Any  # an int, or an expression of one
 Expr = Any
 Buffer = Any
 
+WRITTEN = "portcall.written"  # an attribute of functions that are kernels already: the loop around all may be parallel
+
 
 def flat_buffer(name: str, shape: Sequence[int], dtype: str) -> Buffer:
     """Return a buffer of all elements of a shape in a row."""
@@ -104,6 +106,14 @@ class Writer:
         yield
         body = _sequence(self._blocks.pop())
         self._blocks[-1].append(tirx.IfThenElse(condition, body, None))
+
+    @contextlib.contextmanager
+    def repeat(self, condition: Expr) -> Iterator[None]:
+        """Write statements that run again and again as long as a condition holds."""
+        self._blocks.append([])
+        yield
+        body = _sequence(self._blocks.pop())
+        self._blocks[-1].append(tirx.While(condition, body))
 
     def store(self, buffer: Buffer, index: Index | Sequence[Index], value: Expr) -> None:
         indices = list(index) if isinstance(index, (tuple, list)) else [index]
