@@ -113,3 +113,40 @@ def test_from_onnx_makes_lrn_one_kernel(threads: int) -> None:
     made = check(make(nodes, {"x": [1, 8, 7, 9]}, ["y"], {"w": weights}), feeds, threads=threads)
     assert made.kernels["local sums"] == 1
     assert "default" not in made.kernels
+
+
+def test_from_onnx_writes_long_functions_once_for_a_tile() -> None:
+    """An exponential for each register of a tile takes LLVM many times as long as the convolution."""
+    sizes = {}
+    for op in ("Relu", "Sigmoid"):
+        convolutions = Convolutions(0)
+        for shape, weights, groups in (([1, 40, 14, 28], [80, 40, 3, 3], 1), ([1, 48, 14, 28], [48, 1, 3, 3], 48)):
+            attributes = {"pads": [1, 1, 1, 1], "strides": [2, 2], "group": groups}
+            convolutions._add_nodes(shape, weights, attributes)
+            number = len(convolutions.outputs)
+            convolutions.nodes.append(helper.make_node(op, [convolutions.outputs.pop()], [f"a{number}"]))
+            convolutions.outputs.append(f"a{number}")
+        model = make(convolutions.nodes, convolutions.inputs, convolutions.outputs, convolutions.constants)
+        made = check(model, dict(convolutions.feeds()), winograd="off")
+        sizes[op] = len(made.objects)
+    assert sizes["Sigmoid"] < sizes["Relu"] + 6000
+
+
+@pytest.mark.parametrize("op", ["SiLU", "Clip"])
+def test_from_onnx_makes_activations_part_of_convolutions_that_are_concatenated(op: str) -> None:
+    generator = np.random.default_rng(0)
+    constants: dict[str, Any] = {"low": np.float32(0), "high": np.float32(6)}
+    nodes = []
+    for number, (x, channels) in enumerate((("x", 8), ("y0", 16), ("y1", 16))):
+        constants[f"w{number}"] = generator.standard_normal((16, channels, 3, 3), "float32") / 12
+        constants[f"b{number}"] = generator.standard_normal(16, "float32")
+        nodes.append(helper.make_node("Conv", [x, f"w{number}", f"b{number}"], [f"c{number}"], pads=[1, 1, 1, 1]))
+        if op == "Clip":
+            nodes.append(helper.make_node("Clip", [f"c{number}", "low", "high"], [f"y{number}"]))
+        else:
+            nodes.append(helper.make_node("Sigmoid", [f"c{number}"], [f"s{number}"]))
+            nodes.append(helper.make_node("Mul", [f"c{number}", f"s{number}"], [f"y{number}"]))
+    nodes.append(helper.make_node("Concat", ["y0", "y1", "y2"], ["y"], axis=1))
+    model = make(nodes, {"x": [1, 8, 9, 11]}, ["y"], constants)
+    made = check(model, {"x": generator.standard_normal((1, 8, 9, 11), "float32")}, winograd="off")
+    assert made.kernels == {"convolution": 2, "element-wise": 2}  # these put together, and change the layout

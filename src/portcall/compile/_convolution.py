@@ -139,12 +139,10 @@ def write_convolution(
 def _tile(job: _Job, group: Index, block: Block, pixels: Pixels) -> None:
     sums = Sums(job.w, pixels.segment.rows, block)
     (_sum_pointwise if pixels.one_row else _sum_window)(job, group, block, pixels, sums)
-
-    def store(t: int, channel: Index, total: Expr) -> None:
-        value = job.product.value(job.buffers, total, pixels.place(t, channel))
-        job.result.store(job.w, pixels.first + t, channel, value)
-
-    sums.each(store)
+    sums.store(
+        job.result, pixels.first,
+        lambda t, channel, total: job.product.value(job.buffers, total, pixels.place(t, channel)),
+    )  # fmt: skip
 
 
 def _sum_pointwise(job: _Job, group: Index, block: Block, pixels: Pixels, sums: Sums) -> None:

@@ -203,6 +203,26 @@ def _smallest(bb: Any, inputs: list[Any], attrs: dict[str, Any]) -> Expr | None:
     return relax.op.minimum(*inputs) if len(inputs) == 2 else None
 
 
+def _clipped(bb: Any, inputs: list[Any], attrs: dict[str, Any]) -> Expr | None:
+    """Return a maximum and a minimum with constants; those of TVM's importer are functions without a layout."""
+    value = inputs[0]
+    dtype = str(value.ty.dtype)
+    given = [_bound(inputs[place : place + 1], attrs.get(name)) for place, name in ((1, "min"), (2, "max"))]
+    for bound, compare in zip(given, (relax.op.maximum, relax.op.minimum), strict=True):
+        if bound is None:
+            return None
+        if bound.size and not np.isnan(bound).any():  # NaN bounds nothing
+            value = bb.emit(compare(value, relax.const(bound.reshape(()), dtype)))
+    return value
+
+
+def _bound(given: list[Any], attribute: Any) -> Array | None:
+    """Return the only bound that an input or an attribute gives, or none; None if it is computed."""
+    if given and given[0] is not None:
+        return given[0].value.numpy() if is_constant(given[0]) else None
+    return np.array([] if attribute is None else [attribute])
+
+
 def _cast(bb: Any, inputs: list[Any], attrs: dict[str, Any]) -> Expr | None:
     """Return floats between two constants as integers; TVM's importer looks for NaN and for what does not fit."""
     dtype = helper.tensor_dtype_to_np_dtype(attrs["to"])
@@ -250,4 +270,5 @@ OWN: Mapping[str, Callable[[Any, list[Any], dict[str, Any]], Any]] = {
     "Min": _smallest,
     "Cast": _cast,
     TREE_SUMS: _tree_sums,
+    "Clip": _clipped,
 }

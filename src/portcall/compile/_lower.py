@@ -138,8 +138,9 @@ def KeepSmallProducts() -> Any:
             if not isinstance(call, relax.Call) or call.op != _CALL_TIR:
                 continue
             name, following = call.args[0], [part for part in call.args[1] if part in makers]
-            small.update(makers[part] for part in following if _size(part) < _size(variable))
             one_by_one = int(module[name].attrs.get("op_pattern", _OPAQUE)) <= _BROADCAST
+            if one_by_one:  # others, such as a concatenation, are not fused with what follows a product
+                small.update(makers[part] for part in following if _size(part) < _size(variable))
             if following if one_by_one else is_product_of(name):
                 makers[variable] = name
         for name in small:

@@ -26,6 +26,12 @@ def _c(value: float) -> Expr:
     return tirx.const(value, "float32")
 
 
+def _let(value: Expr, body: Callable[[Expr], Expr]) -> Expr:
+    """Return an expression with a name for what it uses several times: TVM writes each use out."""
+    name = tirx.Var("v", "float32")
+    return tirx.Let(name, value, body(name))
+
+
 def _polynomial(x: Expr, coefficients: Sequence[float]) -> Expr:
     """Horner's rule; the coefficient of the highest power comes first."""
     total = _c(coefficients[0])
@@ -39,10 +45,20 @@ def exp(x: Expr) -> Expr:
 
     Relative error 1e-7. Below -87.3 it is 0 rather than a denormal number; above 88.7 it is infinite.
     """
+    return _let(x, _exp)
+
+
+def _exp(x: Expr) -> Expr:
     limited = tirx.max(tirx.min(x, _c(88.7228)), _c(-87.3365))
-    n = tirx.floor(limited * _c(1.44269504088896341) + _c(0.5))
-    r = limited - n * _c(0.693359375)
-    r = r - n * _c(-2.12194440e-4)
+    found = _let(limited, lambda limited: _let(
+        tirx.floor(limited * _c(1.44269504088896341) + _c(0.5)), lambda n: _let(
+            limited - n * _c(0.693359375) - n * _c(-2.12194440e-4), lambda r: _exp_of_rest(r, n))))  # fmt: skip
+    found = tirx.Select(x < _c(-87.3365), _c(0.0), found)
+    found = tirx.Select(x > _c(88.7228), _c(float("inf")), found)
+    return tirx.Select(tirx.isnan(x), x, found)
+
+
+def _exp_of_rest(r: Expr, n: Expr) -> Expr:
     coefficients = (
         1.9875691500e-4,
         1.3981999507e-3,
@@ -55,10 +71,7 @@ def exp(x: Expr) -> Expr:
     # 2**n is made in two halves, so that n = 128 does not overflow before the product does.
     whole = tirx.Cast("int32", n)
     half = whole >> 1
-    found = p * _power_of_two(half) * _power_of_two(whole - half)
-    found = tirx.Select(x < _c(-87.3365), _c(0.0), found)
-    found = tirx.Select(x > _c(88.7228), _c(float("inf")), found)
-    return tirx.Select(tirx.isnan(x), x, found)
+    return p * _power_of_two(half) * _power_of_two(whole - half)
 
 
 def _power_of_two(n: Expr) -> Expr:
@@ -71,13 +84,15 @@ def sigmoid(x: Expr) -> Expr:
 
 def tanh(x: Expr) -> Expr:
     """Near 0 the polynomial of Cephes' tanhf, elsewhere 1 - 2 / (e**(2|x|) + 1)."""
-    size = tirx.abs(x)
-    square = x * x
+    return _let(x, lambda x: _let(tirx.abs(x), lambda size: _let(x * x, lambda square: _tanh(x, size, square))))
+
+
+def _tanh(x: Expr, size: Expr, square: Expr) -> Expr:
     coefficients = (-5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1)
     near = _polynomial(square, coefficients) * square * x + x
     limited = tirx.min(size, _c(20.0))
     far = _c(1.0) - _c(2.0) / (exp(limited + limited) + _c(1.0))
-    signed = tirx.Select(x < _c(0.0), _c(0.0) - far, far)
+    signed = _let(far, lambda far: tirx.Select(x < _c(0.0), _c(0.0) - far, far))
     return tirx.Select(size < _c(0.625), near, signed)
 
 
@@ -87,26 +102,26 @@ def erf(x: Expr) -> Expr:
     x * P(x**2) / Q(x**2) for |x| <= 4, beyond which it is 1 to the last bit of float32.
     """
     limited = tirx.max(tirx.min(x, _c(4.0)), _c(-4.0))
-    square = limited * limited
     p = (-2.72614225801306e-10, 2.77068142495902e-08, -2.10102402082508e-06, -5.69250639462346e-05,
          -7.34990630326855e-04, -2.95459980854025e-03, -1.60960333262415e-02)  # fmt: skip
     q = (-1.45660718464996e-05, -2.13374055278905e-04, -1.68282697438203e-03, -7.37332916720468e-03,
          -1.42647390514189e-02)  # fmt: skip
-    return limited * _polynomial(square, p) / _polynomial(square, q)
+    return _let(limited, lambda limited: _let(
+        limited * limited, lambda square: limited * _polynomial(square, p) / _polynomial(square, q)))  # fmt: skip
 
 
 def power(x: Expr, exponent: Expr) -> Expr:
     """x**exponent; quarters by square roots, as in a local response normalization."""
-    by_roots: dict[float, Callable[[], Expr]] = {
-        0.5: lambda: tirx.sqrt(x),
-        0.75: lambda: tirx.sqrt(x) * tirx.sqrt(tirx.sqrt(x)),
-        2.0: lambda: x * x,
-        3.0: lambda: x * x * x,
-        -0.5: lambda: _c(1.0) / tirx.sqrt(x),
+    by_roots: dict[float, Callable[[Expr], Expr]] = {
+        0.5: tirx.sqrt,
+        0.75: lambda x: _let(tirx.sqrt(x), lambda root: root * tirx.sqrt(root)),
+        2.0: lambda x: x * x,
+        3.0: lambda x: x * x * x,
+        -0.5: lambda x: _c(1.0) / tirx.sqrt(x),
     }
     known = float(exponent.value) if type(exponent).__name__ == "FloatImm" else None
     if known in by_roots:
-        return by_roots[known]()
+        return _let(x, by_roots[known])
     return tirx.pow(x, exponent)
 
 

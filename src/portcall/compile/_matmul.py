@@ -116,12 +116,12 @@ def _panel(job: _Job, batch: Index, block: Block) -> None:
         with w.loop(what.steps) as k:
             sums.add(lambda t: job.load(what.a, batch, first + t, 0, k), packed, k)
 
-        def store(t: int, column: Index, total: Expr) -> None:
-            row = batch * what.rows + first + t
-            place = Place(row, 0, 0, 0, column)
-            value = epilogue(what.reading, what.stage, job.buffers, total, place, picture=False)
-            job.result.store(w, row, column, value)
+        row = batch * what.rows + first
 
-        sums.each(store)
+        def value(t: Index, column: Index, total: Expr) -> Expr:
+            place = Place(row + t, 0, 0, 0, column)
+            return epilogue(what.reading, what.stage, job.buffers, total, place, picture=False)
+
+        sums.store(job.result, row, value)
 
     for_tiles(w, w.loop, segments(split_evenly(what.rows, job.rows)), tile)

@@ -238,7 +238,7 @@ def type_of(e: Any) -> str:
 def walk(e: Any) -> Iterator[Any]:
     """Yield an expression and all parts of it."""
     yield e
-    parts = [getattr(e, name, None) for name in ("a", "b", "value", "condition", "true_value", "false_value")]
+    parts = [getattr(e, name, None) for name in ("a", "b", "value", "body", "condition", "true_value", "false_value")]
     for part in (*parts, *getattr(e, "args", ()), *getattr(e, "indices", ())):
         if hasattr(part, "ty") or hasattr(part, "expr_ty"):
             yield from walk(part)

@@ -14,9 +14,11 @@ from dataclasses import dataclass
 from tvm import tirx
 
 from portcall.compile._products import Place, Window, unravel
+from portcall.compile._reading import type_of, walk
 from portcall.compile._tiles import Columns, Segment, segments, split_evenly
 from portcall.compile._writer import Buffer, Expr, Index, Writer
 
+_MOST_WRITTEN_OUT = 16  # operations; an exponential has 30
 Loop = Callable[[Index], contextlib.AbstractContextManager[Index]]
 
 
@@ -34,7 +36,26 @@ class Result:
     offset: int = 0
 
     def store(self, w: Writer, pixel: Index, channel: Index, value: Expr) -> None:
-        w.store(self.buffer, pixel * self.channels + self.offset + channel, value)
+        w.store(self.buffer, self._at(pixel, channel), value)
+
+    def load(self, pixel: Index, channel: Index) -> Expr:
+        return self.buffer[self._at(pixel, channel)]
+
+    def _at(self, pixel: Index, channel: Index) -> Index:
+        return pixel * self.channels + self.offset + channel
+
+
+def is_long(value: Callable[..., Expr], *indices: str) -> bool:
+    """Tell whether a value that is computed from a sum takes so much code that it is written once for many sums.
+
+    It is then computed in a loop over the sums, which are stored first: in the nearest cache they cost little.
+
+    Parameters:
+        value: gets as many indices as there are names, then the sum.
+    """
+    made = value(*(tirx.Var(name, "int32") for name in indices), tirx.Var("total", "float32"))
+    operations = sum(hasattr(part, "a") and type_of(part) == "float32" for part in walk(made))
+    return operations > _MOST_WRITTEN_OUT
 
 
 @dataclass(frozen=True)
@@ -109,7 +130,7 @@ class Pixels:
     ow: Index
     one_row: bool
 
-    def place(self, t: int, channel: Index) -> Place:
+    def place(self, t: Index, channel: Index) -> Place:
         """Return where the result of a pixel of the tile is."""
         window, pixel = self.window, self.first + t
         if self.one_row:
@@ -184,9 +205,31 @@ class Sums:
 
     def each(self, write: Callable[[int, Index, Expr], None]) -> None:
         """Write something for each row, column and sum, in vectors."""
+        for begin, count, lanes in self._vectors():
+            for t, row in enumerate(self.rows):
+                with self._w.unrolled(count) as v, self._w.vector(lanes) as lane:
+                    write(t, self._block.column + (v + begin) * self._block.lanes + lane, row[v + begin, lane])
+
+    def store(self, result: Result, pixel: Index, value: Callable[[Index, Index, Expr], Expr]) -> None:
+        """Store a value for each row and column; it gets the row, the column and the sum.
+
+        Parameters:
+            pixel: of the first row.
+        """
+        w = self._w
+        if not is_long(value, "row", "column"):
+            self.each(lambda t, column, total: result.store(w, pixel + t, column, value(t, column, total)))
+            return
+        self.each(lambda t, column, total: result.store(w, pixel + t, column, total))
+        with w.loop(len(self.rows)) as t:
+            for begin, count, lanes in self._vectors():
+                with w.loop(count) as v, w.vector(lanes) as lane:
+                    column = self._block.column + (v + begin) * self._block.lanes + lane
+                    result.store(w, pixel + t, column, value(t, column, result.load(pixel + t, column)))
+
+    def _vectors(self) -> list[tuple[int, int, int]]:
+        """Return the first vector of a row, how many have as many lanes, and these; the last one may have fewer."""
         block = self._block
         full = block.vectors - (block.last_lanes < block.lanes)
-        for begin, count, lanes in ((0, full, block.lanes), (full, block.vectors - full, block.last_lanes)):
-            for t, row in enumerate(self.rows if count else ()):
-                with self._w.unrolled(count) as v, self._w.vector(lanes) as lane:
-                    write(t, block.column + (v + begin) * block.lanes + lane, row[v + begin, lane])
+        parts = [(0, full, block.lanes), (full, block.vectors - full, block.last_lanes)]
+        return [part for part in parts if part[1]]

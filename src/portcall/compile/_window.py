@@ -18,7 +18,7 @@ from tvm import tirx
 from portcall.compile._padding import padded
 from portcall.compile._products import Place, Product, Window, behind_padding, epilogue
 from portcall.compile._reading import NotThisKindError, Reading, Stage, shape_of
-from portcall.compile._registers import Result, for_tiles
+from portcall.compile._registers import Result, for_tiles, is_long
 from portcall.compile._target import Target
 from portcall.compile._tiles import Segment, segments, split_evenly
 from portcall.compile._writer import Buffer, Expr, Index, Writer
@@ -154,10 +154,18 @@ def _tile(job: _Job, segment: Segment, n: Index, oh: Index, ow: Index, channel: 
                 if inside[0] < inside[1]:
                     _tap(job, found, row, ky, kx, ow, inside, channel, lanes)
     pixel = (n * window.oh + oh) * window.ow + ow
+
+    def value(t: Index, at: Index, total: Expr) -> Expr:
+        return epilogue(job.what.reading, job.what.stage, job.buffers, total, Place(pixel + t, n, oh, ow + t, at))
+
+    long = job.what.dtype == "float32" and is_long(value, "row", "column")
     with w.unrolled(segment.rows) as t, w.vector(lanes) as lane:
-        place = Place(pixel + t, n, oh, ow + t, channel + lane)
-        value = epilogue(job.what.reading, job.what.stage, job.buffers, found[t, lane], place)
-        job.result.store(w, pixel + t, channel + lane, value)
+        at, total = channel + lane, found[t, lane]
+        job.result.store(w, pixel + t, at, total if long else value(t, at, total))
+    if long:
+        with w.loop(segment.rows) as t, w.vector(lanes) as lane:
+            at = channel + lane
+            job.result.store(w, pixel + t, at, value(t, at, job.result.load(pixel + t, at)))
 
 
 def _tap(

@@ -19,7 +19,7 @@ import numpy as np
 from tvm import tirx
 
 from portcall.compile._products import Place, Product, Window
-from portcall.compile._registers import Block, Result, Sums, for_blocks, for_tiles
+from portcall.compile._registers import Block, Result, Sums, for_blocks, for_tiles, is_long
 from portcall.compile._target import Target
 from portcall.compile._tiles import Columns, Segment, best_tile, segments, split_evenly
 from portcall.compile._writer import Buffer, Expr, Index, Writer, at_most, float32, floordiv, floormod
@@ -171,6 +171,14 @@ class _Job:
         """How many tiles stand side by side."""
         return -(-self.window.ow // self.plan.m)
 
+    @property
+    def long(self) -> bool:
+        """Whether what follows the sums is computed when all of them are stored."""
+        return is_long(self.value, "pixel", "y", "x", "channel")
+
+    def value(self, pixel: Index, y: Index, x: Index, channel: Index, total: Expr) -> Expr:
+        return self.product.value(self.buffers, total, Place(pixel, 0, y, x, channel))
+
     def buffer(self, parameter: int) -> Buffer:
         return self.buffers[self.product.reading.names[parameter]]
 
@@ -178,13 +186,18 @@ class _Job:
 def write(w: Writer, product: Product, plan: Plan, buffers: Mapping[str, Buffer], result: Result) -> None:
     """Write the code of a convolution; arguments as for ``write_convolution``."""
     job = _Job(w, product, plan, buffers, result)
-    tiles = _tiles(product.window, plan.m)
+    tiles, window = _tiles(product.window, plan.m), product.window
     if w.parallel:
         with w.outer(-(-tiles // plan.block)) as number:
             _block(job, at_most(number * plan.block, tiles - plan.block), plan.block)
-        return
-    for_tiles(w, w.loop, segments(split_evenly(tiles, plan.block)),
-              lambda first, segment: _block(job, first, segment.rows))  # fmt: skip
+    else:
+        for_tiles(w, w.loop, segments(split_evenly(tiles, plan.block)),
+                  lambda first, segment: _block(job, first, segment.rows))  # fmt: skip
+    if job.long:  # beside the products, its constants would take their registers
+        lanes = plan.columns.lanes
+        with w.outer(window.oh) as y, w.loop(window.ow) as x, w.loop(window.o // lanes) as c, w.vector(lanes) as lane:
+            pixel, channel = y * window.ow + x, c * lanes + lane
+            result.store(w, pixel, channel, job.value(pixel, y, x, channel, result.load(pixel, channel)))
 
 
 def _block(job: _Job, first: Index, count: int) -> None:
@@ -268,7 +281,7 @@ def _multiply(job: _Job, count: int, data: Buffer, found: Buffer) -> None:
 
 def _transform_output(job: _Job, first: Index, count: int, found: Buffer) -> None:
     w, window, m, side, lanes = job.w, job.window, job.plan.m, job.plan.side, job.plan.columns.lanes
-    matrix = _MATRICES[m][2]
+    matrix, long = _MATRICES[m][2], job.long
     with w.loop(count) as q, w.loop(window.o // lanes) as c:
         half, values = w.registers(m, side, lanes), w.registers(m, m, lanes)
         with w.loop(side) as j:
@@ -282,6 +295,6 @@ def _transform_output(job: _Job, first: Index, count: int, found: Buffer) -> Non
         rows = at_most(window.oh - y0, m) if window.oh % m else m
         columns = at_most(window.ow - x0, m) if window.ow % m else m
         with w.loop(rows) as i, w.loop(columns) as j, w.vector(lanes) as lane:
-            pixel, channel = (y0 + i) * window.ow + x0 + j, c * lanes + lane
-            value = job.product.value(job.buffers, values[i, j, lane], Place(pixel, 0, y0 + i, x0 + j, channel))
+            pixel, channel, total = (y0 + i) * window.ow + x0 + j, c * lanes + lane, values[i, j, lane]
+            value = total if long else job.value(pixel, y0 + i, x0 + j, channel, total)
             job.result.store(w, pixel, channel, value)
