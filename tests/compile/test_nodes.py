@@ -34,8 +34,8 @@ def test_rows_in_which_a_mask_leaves_nothing(length: int) -> None:
     np.testing.assert_allclose(shares, [[np.nan] * length, [1 / length] * length], rtol=1e-6)
 
 
-# What the importer, LLVM's vectorizer or the machine's shifts had wrong; values without
-# elements; pictures of one channel.
+# What the importer, LLVM's vectorizer or the machine's shifts had wrong, or what the importer has not; values
+# without elements; pictures of one channel.
 WRONG_ONCE = [
     "reduce_max_empty_set",
     "reduce_min_empty_set",
@@ -57,7 +57,23 @@ WRONG_ONCE = [
     "bitshift_left_int32_shift_ge_width",
     "bitshift_right_int8_negative_shift",
     "rotary_embedding_3d_input",
+    "top_k_uint64",
+    "top_k_same_values_2d",
 ]
+
+
+BEST = [((3, 50), -1, 7, 1), ((4, 33, 5), 1, 33, 0), ((2, 300), 1, 300, 1), ((7, 4), 0, 3, 1), ((6,), 0, 1, 1)]
+
+
+@pytest.mark.parametrize(("shape", "axis", "k", "largest"), BEST)
+def test_best_elements_and_the_first_of_equal_ones(shape: list[int], axis: int, k: int, largest: int) -> None:
+    x = np.round(5 * np.random.default_rng(0).standard_normal(shape)).astype("float32")
+    node = helper.make_node("TopK", ["x", "k"], ["values", "places"], axis=axis, largest=largest)
+    model = make([node], {"x": list(shape)}, ["values", "places"], {"k": np.array([k])})
+    values, places = outputs(portcall.compile.from_onnx(model), {"x": x})
+    order = np.argsort(-x if largest else x, axis=axis, kind="stable").take(range(k), axis)
+    np.testing.assert_array_equal(places, order)
+    np.testing.assert_array_equal(values, np.take_along_axis(x, order, axis))
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")

@@ -9,13 +9,14 @@ from tvm import s_tir, tirx
 
 from portcall.compile._reading import walk
 from portcall.compile._target import Target
-from portcall.compile._writer import WRITTEN
+from portcall.compile._writer import written
 
 
 def schedule(function: Any, target: Target, parallel: bool) -> Any:
     """Return the function with what of it can be made faster without knowing it."""
-    if function.attrs.get(WRITTEN, False):
-        return function if parallel else _serial(function)
+    known = written(function, parallel)
+    if known is not None:
+        return known
     try:
         made = s_tir.Schedule(function)
         blocks = made.get_child_blocks(made.get_sblock("root"))
@@ -66,14 +67,6 @@ def _lies_along(store: Any, axis: Any) -> bool:
     return any(
         not load.source.same_as(store.buffer) and load.indices and load.indices[-1].same_as(axis) for load in loads
     )
-
-
-def _serial(function: Any) -> Any:
-    """Return a function whose loop around all, if it is parallel, is one of a single thread."""
-    loop = function.body
-    if not isinstance(loop, tirx.For) or loop.kind != tirx.stmt.ForKind.PARALLEL:
-        return function
-    return function.with_body(tirx.For(loop.loop_var, loop.min, loop.extent, tirx.stmt.ForKind.SERIAL, loop.body))
 
 
 def _is_spatial(made: Any, block: Any) -> bool:

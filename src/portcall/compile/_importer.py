@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 from portcall.compile._labels import Labels
 from portcall.compile._program import is_constant
 from portcall.compile._rewriting import opset_of
+from portcall.compile._topk import topk_kernel
 from portcall.compile._trees import AGGREGATES, TREE_SUMS, tree_kernel
 from portcall.errors import ModelError
 
@@ -256,6 +258,26 @@ def _tree_sums(bb: Any, inputs: list[Any], attrs: dict[str, Any]) -> Expr:
     return _call(bb, kernel, "trees", inputs, [((rows, targets), inputs[0].ty.dtype)])
 
 
+def _topk(bb: Any, inputs: list[Any], attrs: dict[str, Any]) -> Expr | None:
+    """Return the best values and their places; TVM's importer calls its own library for them."""
+    extents = getattr(inputs[0].ty, "shape", None)
+    k = _array(inputs, 1) if len(inputs) > 1 else np.asarray(attrs["k"])
+    if k is None or extents is None or not all(isinstance(extent, tirx.IntImm) for extent in extents):
+        return None
+    shape, count = [int(extent) for extent in extents], int(k.reshape(-1)[0])
+    axis = int(attrs.get("axis", -1)) % len(shape)
+    if not 0 < count <= shape[axis]:
+        raise ValueError(f"it wants {count} of {shape[axis]} elements")
+    parts = (prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :]))
+    dtype = str(inputs[0].ty.dtype)
+    kernel = topk_kernel(*parts, count, dtype, bool(attrs.get("largest", 1)))
+    flat = bb.emit(relax.op.reshape(inputs[0], parts))
+    made = (parts[0], count, parts[2])
+    both = bb.emit(_call(bb, kernel, "topk", [flat], [(made, dtype), (made, "int64")]))
+    shape[axis] = count
+    return relax.Tuple([bb.emit(relax.op.reshape(bb.emit(relax.TupleGetItem(both, k)), shape)) for k in range(2)])
+
+
 def _call(bb: Any, kernel: Any, name: str, inputs: list[Any], results: list[tuple[Sequence[int], Any]]) -> Expr:
     """Return a call of a function of TVM's that is a kernel."""
     types = [relax.TensorType(shape, dtype) for shape, dtype in results]
@@ -271,4 +293,5 @@ OWN: Mapping[str, Callable[[Any, list[Any], dict[str, Any]], Any]] = {
     "Cast": _cast,
     TREE_SUMS: _tree_sums,
     "Clip": _clipped,
+    "TopK": _topk,
 }

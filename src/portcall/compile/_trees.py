@@ -19,7 +19,7 @@ from onnx import numpy_helper
 from tvm import tirx
 
 from portcall.compile._rewriting import Nodes
-from portcall.compile._writer import WRITTEN, Writer
+from portcall.compile._writer import Writer, as_written
 
 Array = Any
 _Weights = list[tuple[int, float]]  # what a leaf adds to which target
@@ -318,7 +318,7 @@ def tree_kernel(rows: int, features: int, tables: Mapping[str, Array], targets: 
             with w.loop(size) as k, w.loop(targets) as target:
                 known = sums[first + k, target]
                 w.store(sums, (first + k, target), tirx.Select(known == limit, tirx.const(0.0, dtype), known))
-    return w.function([x, *buffers.values()], [sums]).with_attr(WRITTEN, True)
+    return as_written(w.function([x, *buffers.values()], [sums]))
 
 
 def _any_below(at: Any, inner: int) -> Any:

@@ -17,13 +17,13 @@ from collections.abc import Iterator, Sequence
 from math import prod
 from typing import Any
 
-from tvm import tirx
+from tvm import s_tir, tirx
 
 Index = Any  # an int, or an expression of one
 Expr = Any
 Buffer = Any
 
-WRITTEN = "portcall.written"  # an attribute of functions that are kernels already: the loop around all may be parallel
+_WRITTEN = "portcall.written"  # an attribute of functions that are kernels already: the loop around all may be parallel
 
 
 def flat_buffer(name: str, shape: Sequence[int], dtype: str) -> Buffer:
@@ -143,6 +143,22 @@ class Writer:
         buffer = tirx.decl_buffer(shape, dtype, name=f"b{len(self._blocks)}", scope="global")
         self._blocks[-1].append(tirx.AllocBuffer(buffer))
         return buffer
+
+
+def as_written(function: Any) -> Any:
+    """Return a kernel in the form in which passes of TVM's leave it as it is: around it is what they look for."""
+    block = s_tir.SBlock([], [], [], "root", function.body)
+    return function.with_body(s_tir.SBlockRealize([], True, block)).with_attr(_WRITTEN, True)
+
+
+def written(function: Any, parallel: bool) -> Any | None:
+    """Return such a kernel as it is to be compiled; None for other functions."""
+    if not function.attrs.get(_WRITTEN, False):
+        return None
+    body = function.body.block.body
+    if not parallel and isinstance(body, tirx.For):
+        body = tirx.For(body.loop_var, body.min, body.extent, tirx.stmt.ForKind.SERIAL, body.body)
+    return function.with_body(body)
 
 
 def _sequence(statements: list[Any]) -> Any:
