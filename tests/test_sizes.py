@@ -25,7 +25,7 @@ BUDGET = {
     "core/vm": 2_850,
     "core/web": 570,  # with sessions served from an event loop, and devices of JavaScript
     "js/addon": 2_000,  # a binding in C; a header for each file
-    "js/src": 7_990,  # with checks of arguments; sessions by the core itself, objects by value, classes of described types
+    "js/src": 7_990,  # sessions by the core itself, objects by value, described types, checks of arguments
     "js/src/native": 300,
     "src/portcall": 3_890,  # with events of devices, boards with Android or the VM, flags, what an installation lacks
     "src/portcall/_core": 3_240,
