@@ -236,9 +236,15 @@ def test_tvm_ffi_list_is_changed_by_both_sides(
         assert list(lib["list_items"](made)) == model
 
 
-def test_tvm_ffi_dict_iteration_uses_a_snapshot(lib: portcall.Module) -> None:
+def test_dict_whose_keys_tvm_ffi_exchanges_in_a_loop_over_it_is_a_runtime_error(lib: portcall.Module) -> None:
     made = portcall.Dict({i: i for i in range(10)})
-    for key in made:
+    looking = iter(made)
+    lib["dict_erase"](made, next(looking))
+    made["new"] = 0
+    with pytest.raises(RuntimeError):
+        next(looking), next(looking), list(looking)
+    made = portcall.Dict({i: i for i in range(10)})
+    for key in list(made):
         lib["dict_erase"](made, key)
         made[f"new {key}"] = key
     assert made == {f"new {i}": i for i in range(10)}

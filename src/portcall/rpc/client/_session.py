@@ -567,7 +567,7 @@ def remote_signature(func: PackedFunc) -> inspect.Signature | None:
     if root is not None:
         # A session that is over has no signatures: who asks for an attribute gets no other error.
         with contextlib.suppress(errors.RPCError, TypeError, ValueError):
-            ask = session_of(root)._find_own("portcall.rpc.function_signature")
+            ask = session_of(root)._find_own("portcall.rpc.object_signature")
             plain = ask(func) if ask is not None else None
             return None if plain is None else from_plain(plain)
     return None

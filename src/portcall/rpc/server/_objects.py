@@ -7,7 +7,7 @@ For portcall clients, all ``portcall.rpc.``:
     object_field(object, name)     object_item(object, key)     object_call(object, method, ...)
     object_next(iterator, most) -> [whether that was all, items]     object_close(iterator)
     call_with_names(function, names, ...)     the last arguments have these names
-    function_signature(function) -> its signature, as lists; None when it has none
+    object_signature(function) -> its signature, as lists; None when it has none
 
 Rule: only what a description or a registered class lists can be reached: no name that begins with an underscore.
 """
@@ -82,7 +82,7 @@ def call_with_names(func: PackedFunc, names: Sequence[str], *args: Any) -> Any:
     return func(*args[:count], **dict(zip(map(str, names), args[count:], strict=True)))
 
 
-def function_signature(func: PackedFunc) -> list[Any] | None:
+def object_signature(func: PackedFunc) -> list[Any] | None:
     try:
         return to_plain(inspect.signature(func))
     except (TypeError, ValueError):  # it says nothing of its parameters
@@ -141,7 +141,7 @@ def _size_of(item: object) -> int:
 
 _FUNCTIONS = (
     object_describe, object_field, object_item, object_call, object_next, object_close, call_with_names,
-    function_signature,
+    object_signature,
 )  # fmt: skip
 
 

@@ -22,7 +22,6 @@ BASE_PATTERNS = (
     "portcall.rpc.content_*",
     "portcall.rpc.object_*",
     "portcall.rpc.call_with_names",
-    "portcall.rpc.function_signature",
     "portcall.rpc.machine",
     "portcall.Event*",
     "portcall.rpc.Module*",
