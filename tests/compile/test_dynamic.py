@@ -150,8 +150,19 @@ def normalized() -> Pattern:
         Node("Softmax", ["n"], ["y"], axis=-1),
     ]  # fmt: skip
     weights = {"w": random(24, 40), "bias": random(40), "scale": random(40), "shift": random(40),
-               "root": np.array([1.4142135], "float32"), "one": np.ones(1, "float32"), "half": np.full(1, 0.5, "float32")}  # fmt: skip
+               "root": np.array([1.4142135], "float32"), "one": np.ones(1, "float32"),
+               "half": np.full(1, 0.5, "float32")}  # fmt: skip
     return nodes, {"x": ["batch", "sequence", 24]}, ["y"], weights
+
+
+def spectrum() -> Pattern:
+    """Two convolutions of one sound, squared and added: values whose extents are computed live side by side."""
+    nodes = [
+        Node("Conv", ["x", "real"], ["a"], strides=[4]), Node("Conv", ["x", "imaginary"], ["b"], strides=[4]),
+        Node("Mul", ["a", "a"], ["a2"]), Node("Mul", ["b", "b"], ["b2"]), Node("Add", ["a2", "b2"], ["y"]),
+    ]  # fmt: skip
+    weights = {"real": random(9, 1, 16), "imaginary": random(9, 1, 16, seed=1)}
+    return nodes, {"x": ["batch", 1, "length"]}, ["y"], weights
 
 
 def flattened() -> Pattern:
@@ -169,7 +180,7 @@ def flattened() -> Pattern:
 PATTERNS: Mapping[Callable[[], Pattern], Sequence[tuple[int, ...]]] = {
     heads: [(1, 5, 16), (3, 19, 16)], positions: [(1, 3, 6), (2, 32, 6)], expanded: [(1, 2, 3), (5, 4, 3)],
     resized: [(1, 3, 6, 4), (2, 3, 10, 18)], by_floats: [(1, 2, 4, 6), (2, 2, 6, 5)],
-    pointwise: [(1, 8, 3, 5), (2, 8, 9, 7)], normalized: [(1, 5, 24), (3, 51, 24)],  # more than one chunk of 64
+    spectrum: [(1, 1, 40), (2, 1, 205)], pointwise: [(1, 8, 3, 5), (2, 8, 9, 7)], normalized: [(1, 5, 24), (3, 51, 24)],
     padded: [(1, 3, 6), (2, 3, 20)], flattened: [(1, 3, 15, 15), (7, 3, 15, 15)],
 }  # fmt: skip
 

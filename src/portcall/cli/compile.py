@@ -136,14 +136,19 @@ def report_executable(made: CompiledExecutable, output: str, nbytes: int, json_t
     if json_to is not None:
         print_json({
             "library": output, "runtime": "vm", "reason": made.reason, "nbytes": nbytes, "target": made.target,
-            "inputs": dict(made.inputs), "steps_s": dict(made.steps), "unchecked": made.unchecked,
-            "notes": list(made.notes),
+            "inputs": dict(made.inputs), "steps_s": dict(made.steps), "kernels": dict(made.kernels),
+            "unchecked": made.unchecked, "notes": list(made.notes),
         }, json_to)  # fmt: skip
         return
     if made.reason:
         print_line(f"for the Relax VM, since a graph cannot hold it: {made.reason}")
     inputs = ", ".join(f"{name}: {text}" for name, text in made.inputs.items())
     print_line(f"{output}: {format_size(nbytes)}, main({inputs})")
+    total, slow = sum(made.kernels.values()), made.kernels.get("default", 0)
+    if slow or not total:
+        which = f"{slow} of {total} kernels are" if total else "all kernels are"
+        advice = ", and a graph has fewer of them: give --shape" if "?" in inputs or "--shape" in made.reason else ""
+        print_line(f"{which} TVM's own, which are slower{advice}", "note", "yellow")
     print_line(", ".join(f"{name} {format_duration(seconds)}" for name, seconds in made.steps.items()))
     print_next(made, output, [f"--input={name}={example(text)}" for name, text in made.inputs.items()])
 

@@ -161,7 +161,7 @@ def from_onnx(
         proto = onnx.ModelProto()
         proto.CopyFrom(loaded.model)
         fix_inputs(proto, constants or {})
-        fixed = bind_shapes(proto, shapes or {})
+        fixed = bind_shapes(proto, shapes or {}, runs=_verify.runs)
         given = onnx.ModelProto()
         given.CopyFrom(proto)
         proto = decompose(inline_branches(proto))

@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 from onnx import helper, numpy_helper
 from tvm import relax, tirx
+from tvm.relax.frontend.onnx.onnx_frontend import onnx_input
 
 from portcall.compile._importer import OWN, Importer, checked_take, run_importer
 from portcall.compile._program import is_constant
 from portcall.compile._shapes import Known, Shapes, Term, as_element, extent_of, known_array, known_shape, reshaped
 
 Expr = Any
-_COPY = "vm.builtin.copy"  # which returns its argument
-_RESHAPE = "vm.builtin.reshape"
+_RESHAPE = "vm.builtin.reshape"  # of whose result TVM's memory planner knows that it lies where its argument does
 _MOST_KNOWN = 4096  # elements of a constant that is looked at
 _BEYOND = 1 << 24  # an end of a slice that means all of it
 # Operators of operands that have the same extents, or one.
@@ -44,6 +44,7 @@ class _Dynamic(Importer):
         self._shapes = Shapes(opset)
         self._known: dict[Any, Known] = {}
         self._names = 0
+        self._variables: list[tuple[Any, Any]] = []  # expressions of extents, and what stands for them
         return super().from_onnx(graph, opset)
 
     def _convert_operator(self, op_name: str, inputs: Any, attrs: dict[str, Any], opset: int) -> Any:
@@ -162,15 +163,31 @@ class _Dynamic(Importer):
         """
         if shape_of(e) is not None:
             kind = relax.TensorType(dtype=e.ty.dtype, ndim=e.ty.ndim)
-            e = self.bb.emit(relax.op.call_pure_packed(_COPY, e, ty_args=kind))
+            e = self.bb.emit(relax.op.call_pure_packed(_RESHAPE, e, relax.ShapeExpr(shape_of(e)), ty_args=kind))
         return self.bb.match_cast(e, relax.TensorType(list(shape), e.ty.dtype))
 
     def _with_extents(self, made: Expr) -> Expr:
-        """Give a tensor whose rank alone is known a shape: of extents that are read when the model runs."""
-        kind = made.ty
-        if isinstance(kind, relax.TensorType) and shape_of(made) is None and kind.ndim > 0:
+        """Let all extents of a tensor be numbers and variables; new ones are read when the model runs.
+
+        Where its rank alone is known, each is new. An expression has the same variable wherever it comes up: passes and
+        rules then see that an axis is one, and need not do arithmetic.
+        """
+        kind, shape = made.ty, shape_of(made)
+        if not isinstance(kind, relax.TensorType) or kind.ndim < 1:
+            return made
+        if shape is None:
             return self._cast(made, self._fresh(kind.ndim))
-        return made
+        if all(isinstance(extent, (int, tirx.Var)) for extent in shape):
+            return made
+        named = [each if isinstance(each, (int, tirx.Var)) else self._variable(each) for each in shape]
+        return self._cast(made, named)
+
+    def _variable(self, extent: Any) -> Any:
+        known = next((variable for e, variable in self._variables if self._shapes.equal(e, extent)), None)
+        if known is None:
+            (known,) = self._fresh(1)
+            self._variables.append((extent, known))
+        return known
 
     def _fresh(self, count: int) -> list[Any]:
         self._names += 1
@@ -321,6 +338,22 @@ class _Dynamic(Importer):
         places = self.bb.emit(relax.op.where(negative, moved, indices))
         return checked_take(self.bb.normalize(relax.op.take(inputs[0], places, axis)))
 
+    def _conv(self, inputs: list[Expr], known: Sequence[Known | None], attrs: Mapping[str, Any]) -> Expr | None:
+        """Return a convolution over one axis as one over two, of a picture of height 1."""
+        shape = shape_of(inputs[0])
+        if shape is None or len(shape) != 3 or not is_constant(inputs[1]):
+            return None
+        high = dict(attrs)
+        for name, one in (("kernel_shape", 1), ("strides", 1), ("dilations", 1)):
+            if name in high:
+                high[name] = (one, *high[name])
+        if "pads" in high:
+            high["pads"] = (0, high["pads"][0], 0, high["pads"][1])
+        x = self.bb.emit(relax.op.expand_dims(inputs[0], 2))
+        weights = relax.const(np.expand_dims(inputs[1].value.numpy(), 2))
+        made = super()._convert_operator("Conv", onnx_input([x, weights, *inputs[2:]]), high, self.opset)
+        return relax.op.squeeze(self.bb.emit(made), [2])
+
     def _cast_to(self, inputs: list[Expr], known: Sequence[Known | None], attrs: Mapping[str, Any]) -> Expr | None:
         """Return integers as other numbers; TVM's converter is for what does not fit."""
         dtype = str(helper.tensor_dtype_to_np_dtype(attrs["to"]))
@@ -351,7 +384,8 @@ def _int64(value: Any) -> Any:
 
 
 _CONVERTERS: Mapping[str, Callable[..., Expr | None]] = {
-    "Cast": _Dynamic._cast_to, "ConstantOfShape": _Dynamic._constant_of_shape, "Expand": _Dynamic._expand,
-    "Flatten": _Dynamic._flatten, "Gather": _Dynamic._gather, "Range": _Dynamic._range, "Reshape": _Dynamic._reshape,
-    "Resize": _Dynamic._resize, "Slice": _Dynamic._slice, "Squeeze": _Dynamic._squeeze, "Tile": _Dynamic._tile,
+    "Cast": _Dynamic._cast_to, "ConstantOfShape": _Dynamic._constant_of_shape, "Conv": _Dynamic._conv,
+    "Expand": _Dynamic._expand, "Flatten": _Dynamic._flatten, "Gather": _Dynamic._gather, "Range": _Dynamic._range,
+    "Reshape": _Dynamic._reshape, "Resize": _Dynamic._resize, "Slice": _Dynamic._slice, "Squeeze": _Dynamic._squeeze,
+    "Tile": _Dynamic._tile,
 }  # fmt: skip

@@ -20,6 +20,7 @@ from portcall.compile._target import Target
 _DATA, _WEIGHTS = "NHWC", "HWIO"  # which make the channels, the vector axis, lie in a row
 _LAYOUT = {"relax.nn.conv2d": [_DATA, _WEIGHTS]}
 _CONVOLUTION = tvm.ir.Op.get("relax.nn.conv2d")
+_TRANSPOSED = tvm.ir.Op.get("relax.nn.conv2d_transpose")
 _CALL_TIR = tvm.ir.Op.get("relax.call_tir")
 _BROADCAST, _OPAQUE = 1, 8  # of TVM's OpPatternKind: the largest that is one element by one, and what is never fused
 
@@ -95,7 +96,10 @@ class _Layout(PyExprMutator):  # type: ignore[misc]
 
 
 def PointwiseProducts() -> Any:
-    """Return a pass that writes 1x1 convolutions of pictures of unknown sizes as products of rows of pixels."""
+    """Return a pass that writes 1x1 convolutions of pictures of unknown sizes as products of rows of pixels.
+
+    Transposed convolutions go back to the layout that TVM has code for.
+    """
 
     def run(module: Any, context: Any) -> Any:
         module.update_func(module.get_global_var("main"), _Pointwise(module).visit_expr(module["main"]))
@@ -108,6 +112,8 @@ def PointwiseProducts() -> Any:
 class _Pointwise(PyExprMutator):  # type: ignore[misc]
     def visit_call_(self, call: Any) -> Any:
         call = self.visit_expr_post_order(call)
+        if call.op == _TRANSPOSED and call.attrs.data_layout == _DATA:
+            return self._transposed(call)
         if call.op != _CONVOLUTION or (call.attrs.data_layout, call.attrs.kernel_layout) != (_DATA, _WEIGHTS):
             return call
         data, weights = call.args
@@ -120,6 +126,16 @@ class _Pointwise(PyExprMutator):  # type: ignore[misc]
             return call
         matrix = weights.value.numpy().reshape([int(extent) for extent in kernel[2:]])
         return relax.op.matmul(data, relax.const(matrix))
+
+    def _transposed(self, call: Any) -> Any:
+        """Return a transposed convolution in the layout in which alone TVM has code for it."""
+        data = self.builder_.emit(relax.op.permute_dims(call.args[0], [0, 3, 1, 2]))
+        attrs = call.attrs
+        numbers = (
+            list(map(int, each)) for each in (attrs.strides, attrs.padding, attrs.output_padding, attrs.dilation)
+        )
+        made = relax.op.nn.conv2d_transpose(data, call.args[1], *numbers, int(attrs.groups), "NCHW", "IOHW")
+        return relax.op.permute_dims(self.builder_.emit(made), [0, 2, 3, 1])
 
 
 def KeepSmallProducts() -> Any:

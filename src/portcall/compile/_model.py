@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,11 @@ from portcall.compile._rewriting import Graph, name_of
 from portcall.errors import ModelError
 
 Model = Any
+Runs = Callable[[Any, Mapping[str, Sequence[int]]], bool]
 Source = Any  # a path, bytes, or a ModelProto
 _BLOCK = 1 << 20
-_USUAL = (224, 128, 640, 1)  # extents of pictures and of sequences
+# Extents of pictures and of sequences: for the last two axes of four, and for all other axes but the batch.
+_USUAL = ((224, 224, 128), (48, 320, 512), (128, 128, 16000), (640, 640, 224), (32, 32, 32), (1, 1, 1))
 _INFERENCE = re.compile(r"\(op_type:\s*(\w+)(?:, node name:\s*(.*?))?\):\s*(?:\[\w+\]\s*)?(.*)")
 
 
@@ -167,11 +169,14 @@ def inputs_of(model: Model) -> list[Any]:
     return [value for value in model.graph.input if value.name not in weights]
 
 
-def bind_shapes(model: Model, shapes: Mapping[str, Sequence[int]], *, fixed: bool = True) -> dict[str, tuple[int, ...]]:
+def bind_shapes(
+    model: Model, shapes: Mapping[str, Sequence[int]], *, fixed: bool = True, runs: Runs | None = None
+) -> dict[str, tuple[int, ...]]:
     """Give inputs their shapes, in place, and return those that are fixed.
 
     Parameters:
         fixed: all of them must be.
+        runs: tell whether the model can be run with inputs of some shapes, which an error then proposes.
 
     Raises:
         ModelError: an input has dimensions that are neither fixed nor given; or a shape that does not fit it.
@@ -205,7 +210,9 @@ def bind_shapes(model: Model, shapes: Mapping[str, Sequence[int]], *, fixed: boo
             problems.append(f"input '{name}' has the shape {_text(said)}, which is not fixed")
             options.append(name)
     if problems and options:
-        options = [f"--shape {name}={'x'.join(map(str, shape))}" for name, shape in _likely(model, options).items()]
+        likely = list(likely_shapes(model, options))
+        found_ones = next((each for each in likely if runs is None or runs(model, each)), likely[0])
+        options = [f"--shape {name}={'x'.join(map(str, shape))}" for name, shape in found_ones.items()]
     if problems:
         raise ModelError(
             "; ".join(problems), problems=problems, hint=f"give it, such as: {' '.join(options)}" if options else ""
@@ -213,22 +220,23 @@ def bind_shapes(model: Model, shapes: Mapping[str, Sequence[int]], *, fixed: boo
     return found
 
 
-def _likely(model: Model, names: Sequence[str]) -> dict[str, list[int]]:
-    """Return shapes that inputs may have: batches of one, and else a usual size for which shapes can be inferred.
+def likely_shapes(model: Model, names: Sequence[str]) -> Iterator[dict[str, list[int]]]:
+    """Yield shapes that inputs may have: batches of one, and else usual sizes for which shapes can be inferred.
 
-    The first extent is the batch; what has the same name has the same extent.
+    The first extent is the batch; what has the same name has the same extent. There is at least one.
     """
     said = {value.name: _said(value) or ["?"] for value in model.graph.input if value.name in names}
     batches = {extents[0] for extents in said.values() if extents}
     found: dict[str, list[int]] = {}
-    for size in _USUAL:
-        found = {
-            name: [
+    any_fit = False
+    for height, width, length in _USUAL:
+        found = {}
+        for name, extents in said.items():
+            sizes = [length] * max(0, len(extents) - 2) + [height, width] if len(extents) > 3 else [length] * 3
+            found[name] = [
                 extent if isinstance(extent, int) else 1 if not place or (extent != "?" and extent in batches) else size
-                for place, extent in enumerate(extents)
+                for place, (extent, size) in enumerate(zip(extents, sizes, strict=False))
             ]
-            for name, extents in said.items()
-        }
         tried = onnx.ModelProto()
         tried.CopyFrom(model)
         for value in tried.graph.input:
@@ -237,10 +245,12 @@ def _likely(model: Model, names: Sequence[str]) -> dict[str, list[int]]:
                 dim.dim_value = extent
         try:
             infer_shapes(tried)
-            break
         except ModelError:
             continue
-    return found
+        any_fit = True
+        yield found
+    if not any_fit:
+        yield found
 
 
 def _said(value: Any) -> list[int | str] | None:

@@ -267,7 +267,7 @@ def reference(model: Any, feeds: Mapping[str, Array]) -> dict[str, Array]:
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = 3  # errors only
+    options.log_severity_level = 4  # its errors are raised, too
     names = [value.name for value in model.graph.output]
     known = onnx.ModelProto()
     known.CopyFrom(model)
@@ -303,6 +303,25 @@ def _without_saturation(graph: Any) -> None:
             name = f"{node.input[place]}/uint8 of node {number}"
             graph.initializer.append(numpy_helper.from_array((values.astype("int16") + _SIGN).astype("uint8"), name))
             node.input[place] = name
+
+
+def runs(model: Any, shapes: Mapping[str, Sequence[int]]) -> bool:
+    """Tell whether onnxruntime, if it is installed, can run a model whose open inputs have these shapes."""
+    if not is_there("onnxruntime"):
+        return True
+    try:
+        reference(model, inputs_like(model, shapes))
+    except ReferenceFailedError:
+        return False
+    return True
+
+
+def inputs_like(model: Any, shapes: Mapping[str, Sequence[int]]) -> dict[str, Array]:
+    """Return random inputs of a model; those that are not among the shapes have those of the model."""
+    known = inputs_of(model)
+    types = {v.name: onnx.helper.tensor_dtype_to_np_dtype(v.type.tensor_type.elem_type) for v in known}
+    sizes = {v.name: shapes.get(v.name) or [d.dim_value for d in v.type.tensor_type.shape.dim] for v in known}
+    return random_inputs(sizes, types, 0, model)
 
 
 def _import_onnxruntime() -> Any:

@@ -6,6 +6,7 @@ Kernels are the rules' where extents in front are all that is not known, and els
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,7 +27,7 @@ from portcall.compile._chunks import use_rules
 from portcall.compile._compile import CompiledModel, Progress, Steps, StrPath, Winograd, as_model_error, from_onnx
 from portcall.compile._dynamic import import_dynamic
 from portcall.compile._lower import lower
-from portcall.compile._model import bind_shapes, fix_inputs, inputs_of, load, type_text
+from portcall.compile._model import bind_shapes, fix_inputs, inputs_of, likely_shapes, load, type_text
 from portcall.compile._simplify import decompose
 from portcall.compile._target import Target, find_target
 from portcall.errors import ModelError, WrongResultsError
@@ -153,8 +154,8 @@ def for_vm(
     Parameters:
         model: an ONNX model (a path, bytes or an ``onnx.ModelProto``), or a module of TVM's Relax, which may have
             control flow; ``shapes``, ``constants`` and ``check`` are for ONNX models.
-        check: run the model once, with random inputs whose variable dimensions have 2 elements, and compare with
-            onnxruntime, where that can run it.
+        check: run the model once, with random inputs, and compare with onnxruntime; variable dimensions have 2
+            elements, or usual numbers of them where onnxruntime cannot run the model with 2.
         target, shapes, constants, progress: see ``from_onnx``.
 
     Raises:
@@ -217,7 +218,8 @@ def verify_executable(
     Parameters:
         machine: of the library, here or in a session.
         model: a path, the bytes of a file, or an ``onnx.ModelProto``.
-        inputs: arrays by name; random numbers for all others, whose variable dimensions have 2 elements.
+        inputs: arrays by name; random numbers for all others, whose variable dimensions have 2 elements, or usual
+            numbers of them where onnxruntime cannot run the model with 2.
         tolerance: see ``verify``.
 
     Raises:
@@ -228,13 +230,26 @@ def verify_executable(
     known = inputs_of(proto)
     sizes = {value.name: [_extent(dim) for dim in value.type.tensor_type.shape.dim] for value in known}
     types = {v.name: onnx.helper.tensor_dtype_to_np_dtype(v.type.tensor_type.elem_type) for v in known}
-    feeds = {**_verify.random_inputs(sizes, types, seed, proto), **(inputs or {})}
-    expected = _verify.reference(proto, feeds)
+    failed: ModelError | None = None
+    for shapes in itertools.chain([{}], likely_shapes(proto, [*sizes]) if _is_open(known) else []):
+        feeds = {**_verify.random_inputs({**sizes, **shapes}, types, seed, proto), **(inputs or {})}
+        try:
+            expected = _verify.reference(proto, feeds)
+            break
+        except _verify.ReferenceFailedError as error:
+            failed = failed or error
+    else:
+        raise failed or ModelError("onnxruntime cannot run the model")
     returned = machine(*(feeds[value.name] for value in known))
     values = returned if isinstance(returned, tuple) else (returned,)
     if len(values) != len(expected):
         raise ModelError(f"the executable returns {len(values)} values, the model {len(expected)}")
     return _verify.compare([value.numpy() for value in values], expected, _verify.allowed(proto, tolerance))
+
+
+def _is_open(values: Sequence[Any]) -> bool:
+    """Tell whether a shape is not fixed."""
+    return any(dim.WhichOneof("value") != "dim_value" for v in values for dim in v.type.tensor_type.shape.dim)
 
 
 def _extent(dim: Any) -> int:
