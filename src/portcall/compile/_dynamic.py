@@ -28,18 +28,24 @@ _BROADCASTING = ("Add", "And", "Div", "Equal", "Greater", "GreaterOrEqual", "Les
                  "Or", "Pow", "Sub", "Where")  # fmt: skip
 
 
-def import_dynamic(model: Any) -> Any:
+def import_dynamic(model: Any, *, named: bool = True) -> Any:
     """Return an ONNX model, whose shapes need not be fixed, as a module of Relax.
+
+    Parameters:
+        named: let variables stand for extents that are expressions.
 
     Raises:
         ModelError: an operator cannot be imported.
     """
     importer = _Dynamic({}, "float32", False, False)
+    importer.named = named
     importer.own = {name: OWN[name] for name in ("Max", "Min")}
     return run_importer(importer, model)
 
 
 class _Dynamic(Importer):
+    named = True
+
     def from_onnx(self, graph: Any, opset: int) -> Any:
         self._shapes = Shapes(opset)
         self._known: dict[Any, Known] = {}
@@ -177,7 +183,7 @@ class _Dynamic(Importer):
             return made
         if shape is None:
             return self._cast(made, self._fresh(kind.ndim))
-        if all(isinstance(extent, (int, tirx.Var)) for extent in shape):
+        if not self.named or all(isinstance(extent, (int, tirx.Var)) for extent in shape):
             return made
         named = [each if isinstance(each, (int, tirx.Var)) else self._variable(each) for each in shape]
         return self._cast(made, named)

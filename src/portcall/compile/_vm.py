@@ -184,7 +184,7 @@ def for_vm(
             module = import_dynamic(proto)
     if given is not None:
         with steps.step("kernels"):
-            module, kernels = _with_kernels(module, machine)
+            module, kernels = _with_kernels(proto, module, machine)
     with steps.step("compile"), as_model_error("compile"):
         parts = _parts(tvm.compile(module, target=machine.tvm))
     made = CompiledExecutable(name, inputs, target, machine.triple, parts, steps.seconds, kernels=kernels, notes=notes)
@@ -195,14 +195,17 @@ def for_vm(
             made.load(), given, tolerance=_verify.checked(given)))  # fmt: skip
 
 
-def _with_kernels(module: Any, machine: Target) -> tuple[Any, Mapping[str, int]]:
+def _with_kernels(proto: Any, module: Any, machine: Target) -> tuple[Any, Mapping[str, int]]:
     """Return an imported module with kernels of the rules; as it is where it cannot be lowered."""
-    try:
-        return use_rules(lower(module, machine), machine, "auto")
-    except MemoryError:
-        raise
-    except Exception:  # of TVM, which has many classes of them: it compiles the module as it does without us
-        return relax.transform.DeadCodeElimination()(module), {}
+    for named in (True, False):  # some passes of TVM's fail where variables stand for extents, and others elsewhere
+        module = module if named else import_dynamic(proto, named=False)
+        try:
+            return use_rules(lower(module, machine), machine, "auto")
+        except MemoryError:
+            raise
+        except Exception:  # of TVM, which has many classes of them
+            continue
+    return relax.transform.DeadCodeElimination()(module), {}
 
 
 def verify_executable(
