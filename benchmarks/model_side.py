@@ -95,6 +95,10 @@ def open_onnxruntime(path: str, threads: int, plain: bool = False) -> Callable[[
         for output in session.get_outputs():
             bound.bind_output(output.name)
         session.run_with_iobinding(bound)
+        try:
+            session.run_with_iobinding(bound)
+        except RuntimeError:  # a result has another shape than the model declares: it cannot be bound
+            return lambda: session.run(None, feeds), lambda: session.run(None, feeds), 0
         return lambda: session.run_with_iobinding(bound), bound.copy_outputs_to_cpu, 0
 
     return first

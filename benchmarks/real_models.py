@@ -155,7 +155,8 @@ REAL = {
                  {"float_input": normal(3, 2, size=4)}),
     # What follows was chosen before it was tried.
     "captcha": Real("ddddocr==1.6.1", "ddddocr/common.onnx", "reads captchas", {"input1": image(1, 1, 64, 160)}),
-    "captcha-old": Real("ddddocr==1.6.1", "ddddocr/common_old.onnx", "CNN and LSTM", {"input1": image(1, 1, 64, 160)}),
+    "captcha-old": Real("ddddocr==1.6.1", "ddddocr/common_old.onnx", "CNN of dynamic int8, LSTM",
+                        {"input1": image(1, 1, 64, 160)}, wide=True),
     "captcha-det": Real("ddddocr==1.6.1", "ddddocr/common_det.onnx", "YOLOX", {"images": image(1, 3, 416, 416)}),
     "captcha-slider": Real("captcha-recognizer==1.0.2", "captcha_recognizer/models/slider.onnx", "YOLO, masks",
                            {"images": image(1, 3, 640, 640)}),

@@ -20,7 +20,7 @@ import pytest
 from onnx import helper
 
 import portcall
-from compile.reference import make
+from compile.reference import make, outputs
 from compile.test_models import branches
 from portcall.compile import _verify
 from portcall.errors import ModelError
@@ -164,6 +164,14 @@ def test_from_onnx_names_the_node_whose_shapes_do_not_fit() -> None:
     model.graph.input[1].type.tensor_type.shape.dim[0].dim_value = 4
     (problem,) = refused(model).problems
     assert all(text in problem for text in ("'sum'", "Add", "[3]", "[4]"))
+
+
+def test_shape_that_is_declared_and_not_so_is_left_out() -> None:
+    made = make([helper.make_node("Relu", ["x"], ["y"])], {"x": [2, 3]}, ["y"], {})
+    made.graph.output[0].type.tensor_type.CopyFrom(helper.make_tensor_type_proto(1, [7]).tensor_type)
+    x = np.float32([[-1, 2, -3], [4, -5, 6]])
+    (got,) = outputs(portcall.compile.from_onnx(made), {"x": x})
+    np.testing.assert_array_equal(got, x.clip(0))
 
 
 @pytest.mark.parametrize("target", ["sparc-linux-gnu", "native:nonesuch", ""])

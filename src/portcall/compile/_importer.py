@@ -143,25 +143,26 @@ def _convolution(bb: Any, inputs: list[Any], attrs: dict[str, Any]) -> Expr:
     if weights is None or rank - 2 not in _CONVOLUTIONS:
         raise ValueError("ConvInteger needs constant weights, and 1 to 3 axes of space")
     zero = _array(inputs, 2)
-    kernel = _narrow(weights)
-    if zero is None:  # it is computed, and padding means that
-        x = bb.emit(relax.op.astype(x, "int32"))
-        x = bb.emit(relax.op.subtract(x, bb.emit(relax.op.astype(inputs[2], "int32"))))
-        kernel, zero = weights, np.zeros((), "int32")
-    fill = int(zero.reshape(-1)[0])
+    fill = 0 if zero is None else int(zero.reshape(-1)[0])
     dilations = [int(each) for each in attrs.get("dilations", [1] * (rank - 2))]
     strides = [int(each) for each in attrs.get("strides", [1] * (rank - 2))]
     pads = _pads(x, weights.shape[2:], strides, dilations, attrs)
     if any(pads):
-        widths = [0, 0, 0, 0, *(pads[k + side * (rank - 2)] for k in range(rank - 2) for side in (0, 1))]
-        x = bb.emit(relax.op.nn.pad(x, widths, "constant", fill))
+        sides = [(pads[k], pads[k + rank - 2]) for k in range(rank - 2)]
+        inner = [int(extent) for extent in list(x.ty.shape)[2:]]
+        x = bb.emit(relax.op.nn.pad(x, [0, 0, 0, 0, *(each for side in sides for each in side)], "constant", fill))
+        if zero is None:  # padding means the zero point, which is computed
+            frame = np.pad(np.zeros((1, 1, *inner), x.ty.dtype.dtype), [(0, 0), (0, 0), *sides], constant_values=1)
+            point = bb.emit(relax.op.reshape(inputs[2], ()))
+            x = bb.emit(relax.op.add(x, bb.emit(relax.op.multiply(relax.const(frame), point))))
     sums = _CONVOLUTIONS[rank - 2](
-        x, relax.const(kernel), strides, 0, dilations, int(attrs.get("group", 1)), out_dtype="int32"
+        x, relax.const(_narrow(weights)), strides, 0, dilations, int(attrs.get("group", 1)), out_dtype="int32"
     )
-    if not fill:
-        return sums
-    each = fill * weights.sum(axis=tuple(range(1, rank)), dtype="int32").reshape([1, -1, *[1] * (rank - 2)])
-    return relax.op.subtract(bb.emit(sums), relax.const(each))
+    each = weights.sum(axis=tuple(range(1, rank)), dtype="int32").reshape([1, -1, *[1] * (rank - 2)])
+    if zero is None:
+        point = bb.emit(relax.op.reshape(bb.emit(relax.op.astype(inputs[2], "int32")), ()))
+        return relax.op.subtract(bb.emit(sums), bb.emit(relax.op.multiply(point, relax.const(each))))
+    return relax.op.subtract(bb.emit(sums), relax.const(fill * each)) if fill else sums
 
 
 def _pads(x: Expr, window: Sequence[int], strides: list[int], dilations: list[int], attrs: dict[str, Any]) -> list[int]:

@@ -273,13 +273,22 @@ def type_text(value: Any) -> str:
 def infer_shapes(model: Model) -> Model:
     """Return the model with the shapes of the values between its nodes.
 
+    A shape that the model declares for what a node computes, and that is not so, is left out, as onnxruntime does.
+
     Raises:
         ModelError: the model contradicts itself.
     """
     try:
         return shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
     except (shape_inference.InferenceError, onnx.checker.ValidationError) as error:
-        raise _contradiction(model, str(error).strip().partition("\n")[0]) from None
+        less = onnx.ModelProto()
+        less.CopyFrom(model)
+        for value in (*less.graph.value_info, *less.graph.output):
+            value.type.tensor_type.ClearField("shape")
+        try:
+            return shape_inference.infer_shapes(less, strict_mode=True, data_prop=True)
+        except (shape_inference.InferenceError, onnx.checker.ValidationError):
+            raise _contradiction(model, str(error).strip().partition("\n")[0]) from None
     except ValueError:  # above 2 GiB it cannot be serialized; the importer finds the shapes itself
         return model
 
