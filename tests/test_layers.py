@@ -51,6 +51,7 @@ HOUSE = [
         "_reading _tiles _constants _resize _operators _contrib _heights _importer",
         "_simplify _dynamic",
         "_products _branches",
+        "_loops",
         "_registers _padding _rows _elementwise _chain _default _lower",
         "_convolution _window _winograd _matmul _integers _fusion",
         "_kernels _verify",

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import onnx
-from onnx import helper, numpy_helper, shape_inference
+from onnx import helper, numpy_helper
 
-from portcall.compile._rewriting import Graph, attribute_of
+from portcall.compile._rewriting import Graph, attribute_of, inferred
 from portcall.compile._simplify import fold_constants
 
 Model = Any
@@ -26,7 +26,7 @@ def inline_branches(model: Model) -> Model:
     for _ in range(_ROUNDS):
         if not any(node.op_type == "If" for node in model.graph.node):
             return model
-        changed = Graph(_inferred(model))
+        changed = Graph(inferred(model))
         folded = fold_constants(changed)
         places = [place for place, node in enumerate(changed.nodes) if node.op_type == "If"]
         for place in places:
@@ -42,15 +42,8 @@ def inline_branches(model: Model) -> Model:
     return model
 
 
-def _inferred(model: Model) -> Model:
-    try:
-        return shape_inference.infer_shapes(model, data_prop=True)
-    except (shape_inference.InferenceError, onnx.checker.ValidationError, ValueError):
-        return model  # what is wrong with it is said later
-
-
 def _one(graph: Graph, node: Any, condition: bool) -> list[Any]:
-    nodes, results = _copied(graph, attribute_of(node, "then_branch" if condition else "else_branch", None))
+    nodes, results = copied(graph, attribute_of(node, "then_branch" if condition else "else_branch", None))
     return [*nodes, *(helper.make_node("Identity", [a], [b]) for a, b in zip(results, node.output, strict=True))]
 
 
@@ -64,16 +57,16 @@ def _both(graph: Graph, node: Any) -> list[Any] | None:
     ):
         return None
     constants = dict(graph.constants)
-    (first, yes), (second, no) = (_copied(graph, branch) for branch in branches)
+    (first, yes), (second, no) = (copied(graph, branch) for branch in branches)
     before, graph.nodes = graph.nodes, [*graph.nodes, *first, *second]
     candidate = graph.model()
     graph.nodes = before
     candidate.graph.output.extend(onnx.ValueInfoProto(name=name) for name in dict.fromkeys([*yes, *no]))
-    inferred = Graph(_inferred(candidate))
+    known = Graph(inferred(candidate))
     for a, b in zip(yes, no, strict=True):
-        if inferred.shape(a) is None or (inferred.shape(a), inferred.dtype(a)) != (
-            inferred.shape(b),
-            inferred.dtype(b),
+        if known.shape(a) is None or (known.shape(a), known.dtype(a)) != (
+            known.shape(b),
+            known.dtype(b),
         ):
             graph.constants = constants
             return None
@@ -81,9 +74,13 @@ def _both(graph: Graph, node: Any) -> list[Any] | None:
     return [*first, *second, *(helper.make_node("Where", [node.input[0], a, b], [c]) for a, b, c in chosen)]
 
 
-def _copied(graph: Graph, branch: Any) -> tuple[list[Any], list[str]]:
-    """Return the nodes of a branch with names that the graph has not, and its results; its constants are added."""
-    names: dict[str, str] = {}
+def copied(graph: Graph, branch: Any, bound: Mapping[str, str] | None = None) -> tuple[list[Any], list[str]]:
+    """Return the nodes of a branch with names that the graph has not, and its results; its constants are added.
+
+    Parameters:
+        bound: what its inputs are.
+    """
+    names = dict(bound or {})
     for tensor in branch.initializer:
         names[tensor.name] = graph.constant(tensor.name, numpy_helper.to_array(tensor))
     for node in branch.node:

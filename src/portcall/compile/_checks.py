@@ -27,6 +27,7 @@ _EXPORT_AGAIN = "copy or export it again"
 _DEPENDS = "the shape of its result depends on values"
 _NOT_IN_GRAPHS = {
     "If": "a graph has no control flow",
+    **dict.fromkeys(("Loop", "Scan"), "constants and fixed shapes do not say how often it turns, or over 512 times"),
     **dict.fromkeys(("NonZero", "Unique", "Compress", "NonMaxSuppression", "AllClassNMS"), _DEPENDS),
     **dict.fromkeys(
         ("SequenceAt", "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert", "SequenceLength",

@@ -19,7 +19,6 @@ from portcall import toolchain
 from portcall._folders import working_folder
 from portcall.bench import format_size
 from portcall.compile import _verify
-from portcall.compile._branches import inline_branches
 from portcall.compile._checks import check_operators
 from portcall.compile._emit import emit
 from portcall.compile._fusion import (
@@ -32,6 +31,7 @@ from portcall.compile._fusion import (
 from portcall.compile._importer import import_model
 from portcall.compile._kernels import Rules, no_kernel
 from portcall.compile._labels import Labels
+from portcall.compile._loops import inline_control
 from portcall.compile._lower import lower
 from portcall.compile._model import bind_shapes, fix_inputs, load
 from portcall.compile._program import read_program
@@ -164,7 +164,7 @@ def from_onnx(
         fixed = bind_shapes(proto, shapes or {}, runs=_verify.runs)
         given = onnx.ModelProto()
         given.CopyFrom(proto)
-        proto = decompose(inline_branches(proto))
+        proto = inline_control(decompose(inline_control(proto)))
         check_operators(proto)
     with steps.step("simplify"):
         proto = simplify(proto)

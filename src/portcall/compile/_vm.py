@@ -21,11 +21,11 @@ from portcall import toolchain
 from portcall._folders import working_folder
 from portcall.bench import format_size
 from portcall.compile import _verify
-from portcall.compile._branches import inline_branches
 from portcall.compile._checks import InvalidModelError, check_operators
 from portcall.compile._chunks import use_rules
 from portcall.compile._compile import CompiledModel, Progress, Steps, StrPath, Winograd, as_model_error, from_onnx
 from portcall.compile._dynamic import import_dynamic
+from portcall.compile._loops import inline_control
 from portcall.compile._lower import lower
 from portcall.compile._model import bind_shapes, fix_inputs, inputs_of, likely_shapes, load, type_text
 from portcall.compile._simplify import decompose
@@ -178,7 +178,7 @@ def for_vm(
             fix_inputs(given, constants or {})
             bind_shapes(given, shapes or {}, fixed=False)
             name, inputs = loaded.name, {value.name: type_text(value) for value in inputs_of(given)}
-            proto = decompose(inline_branches(given))
+            proto = inline_control(decompose(inline_control(given)))
             check_operators(proto, graph=False)
         with steps.step("import"), as_model_error("import"):
             module = import_dynamic(proto)
