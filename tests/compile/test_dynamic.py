@@ -220,3 +220,17 @@ def test_rules_write_the_kernels_of_any_number_of_rows(pattern: Callable[[], Pat
     made = compile.for_vm(make(nodes, inputs, results, weights), check=False)
     assert made.kernels.get("matrix product") == 1
     assert "default" not in made.kernels
+
+
+def test_hints_are_shapes_with_which_the_model_runs() -> None:
+    rows = make([Node("Reshape", ["x", "shape"], ["y"])], {"x": ["n", 3, "h", "w"]}, ["y"],
+                {"shape": integers(-1, 3 * 48 * 320)})  # fmt: skip
+    with pytest.raises(errors.ModelError) as caught:
+        compile.from_onnx(rows)
+    assert caught.value.hint.endswith("--shape x=1x3x48x320")
+    indices = make([Node("Reshape", ["x", "shape"], ["r"]), Node("Gather", ["table", "axis"], ["g"]),
+                    Node("Add", ["r", "g"], ["y"])], {"x": ["n", "length"]}, ["y"],
+                   {"shape": integers(-1, 512), "table": random(4, 512), "axis": np.array(0, "int64")})  # fmt: skip
+    with pytest.raises(errors.ModelError) as caught:
+        compile.from_onnx(indices)
+    assert caught.value.hint.endswith("--shape x=1x512")
