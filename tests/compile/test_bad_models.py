@@ -169,7 +169,7 @@ def test_from_onnx_names_the_node_whose_shapes_do_not_fit() -> None:
 def test_shape_that_is_declared_and_not_so_is_left_out() -> None:
     made = make([helper.make_node("Relu", ["x"], ["y"])], {"x": [2, 3]}, ["y"], {})
     made.graph.output[0].type.tensor_type.CopyFrom(helper.make_tensor_type_proto(1, [7]).tensor_type)
-    x = np.float32([[-1, 2, -3], [4, -5, 6]])
+    x = np.array([[-1, 2, -3], [4, -5, 6]], "float32")
     (got,) = outputs(portcall.compile.from_onnx(made), {"x": x})
     np.testing.assert_array_equal(got, x.clip(0))
 
