@@ -128,3 +128,22 @@ def test_from_onnx_reports_its_steps() -> None:
     assert began == [name for name, seconds in told if seconds >= 0] == list(made.steps)
     assert began[0] == "read"
     assert began[-2:] == ["machine code", "check"]
+
+
+def test_from_onnx_has_kernels_for_causal_attention_and_powers() -> None:
+    generator = np.random.default_rng(0)
+    constants = {
+        "mask": np.tril(np.ones((1, 1, 9, 9), bool)), "low": np.float32(-3e38), "three": np.float32(3),
+    }  # fmt: skip
+    nodes = [
+        helper.make_node("MatMul", ["q", "k"], ["scores"]),
+        helper.make_node("Where", ["mask", "scores", "low"], ["masked"]),
+        helper.make_node("Softmax", ["masked"], ["shares"]),
+        helper.make_node("Pow", ["shares", "three"], ["y"]),
+    ]
+    model = make(nodes, {"q": [1, 2, 9, 8], "k": [1, 2, 8, 9]}, ["y"], constants)
+    feeds = {
+        "q": generator.standard_normal((1, 2, 9, 8), "float32"),
+        "k": generator.standard_normal((1, 2, 8, 9), "float32"),
+    }
+    assert check(model, feeds).kernels == {"batched matrix product": 1, "rows": 1}

@@ -206,6 +206,19 @@ def _smallest(bb: Any, inputs: list[Any], attrs: dict[str, Any]) -> Expr | None:
     return relax.op.minimum(*inputs) if len(inputs) == 2 else None
 
 
+def _power(bb: Any, inputs: list[Any], attrs: dict[str, Any]) -> Expr | None:
+    """Return a small power as a product: the exponent of TVM's function is not known when its code is written."""
+    exponent = _array(inputs, 1)
+    x = inputs[0]
+    if exponent is None or exponent.size != 1 or exponent.ndim > len(x.ty.shape) or str(x.ty.dtype) != "float32":
+        return None
+    power = float(exponent.reshape(()))
+    if power not in (2, 3):
+        return None
+    square = relax.op.multiply(x, x)
+    return square if power == 2 else relax.op.multiply(bb.emit(square), x)
+
+
 def _clipped(bb: Any, inputs: list[Any], attrs: dict[str, Any]) -> Expr | None:
     """Return a maximum and a minimum with constants; those of TVM's importer are functions without a layout."""
     value = inputs[0]
@@ -295,4 +308,5 @@ OWN: Mapping[str, Callable[[Any, list[Any], dict[str, Any]], Any]] = {
     TREE_SUMS: _tree_sums,
     "Clip": _clipped,
     "TopK": _topk,
+    "Pow": _power,
 }

@@ -16,9 +16,9 @@ from portcall.compile._default import schedule
 from portcall.compile._elementwise import write_elementwise
 from portcall.compile._integers import plan_integers, read_integers, write_integers
 from portcall.compile._matmul import read_batched, write_batched
-from portcall.compile._products import Product, read_convolution, read_product
+from portcall.compile._products import Product, factors, read_convolution, read_product
 from portcall.compile._program import Call, Program
-from portcall.compile._reading import NotThisKindError, Reading, shape_of, with_infinite_starts
+from portcall.compile._reading import NotThisKindError, Reading, Stage, shape_of, with_infinite_starts
 from portcall.compile._registers import Result
 from portcall.compile._rows import write_rows
 from portcall.compile._target import Target
@@ -101,7 +101,7 @@ class Rules:
         for read in (read_convolution, read_product):
             try:
                 product = read(reading)
-                _check_floats(reading)
+                _check_floats(reading, product.stage)
                 return product
             except NotThisKindError:
                 continue
@@ -242,8 +242,10 @@ class _Part:
     write: Callable[[Writer, Mapping[str, Buffer], Result], None]
 
 
-def _check_floats(reading: Reading) -> None:
-    if any(str(buffer.dtype) != "float32" for buffer in reading.params):
+def _check_floats(reading: Reading, stage: Stage) -> None:
+    """Raise NotThisKindError where a product or its result are of another type; what follows may read masks."""
+    parts = [stage.buffer, reading.result, *(factor.source for factor in factors(stage))]
+    if any(str(buffer.dtype) != "float32" for buffer in parts):
         raise NotThisKindError("other types than float32")
 
 
@@ -259,10 +261,11 @@ def _write_pooling(reading: Reading, target: Target, parallel: bool) -> Any:
 
 
 def _write_batched(reading: Reading, target: Target, parallel: bool) -> Any:
-    _check_floats(reading)
+    what = read_batched(reading)
+    _check_floats(reading, what.stage)
     w, buffers = Writer(parallel), reading.buffers()
     *inputs, output = buffers.values()
-    write_batched(w, read_batched(reading), target, buffers, output)
+    write_batched(w, what, target, buffers, output)
     return w.function(inputs, [output])
 
 
