@@ -43,7 +43,7 @@ HOUSE = [
     (
         "compile",
         "_target _math _writer _program _rewriting _shapes",
-        "_quantized _recurrent _trees _topk",
+        "_bytes _quantized _recurrent _trees _topk",
         "_ml",
         "_checks",
         "_model",

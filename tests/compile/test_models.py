@@ -147,3 +147,28 @@ def test_from_onnx_has_kernels_for_causal_attention_and_powers() -> None:
         "k": generator.standard_normal((1, 2, 8, 9), "float32"),
     }
     assert check(model, feeds).kernels == {"batched matrix product": 1, "rows": 1}
+
+
+@pytest.mark.parametrize("scales", [(100, 48), (1, 1)])
+def test_from_onnx_keeps_scaled_bytes(scales: tuple[int, int]) -> None:
+    """A table and the weights of a product that are cast and scaled stay bytes, as in the model's file."""
+    generator = np.random.default_rng(0)
+    rows, columns = scales
+    constants = {
+        "table": generator.integers(-128, 128, (100, 40), "int8"),
+        "weights": generator.integers(-128, 128, (40, 48), "int8"),
+        "of_rows": generator.uniform(0.001, 0.01, (rows, 1)).astype("float32"),
+        "of_columns": generator.uniform(0.001, 0.01, (1, columns)).astype("float32"),
+    }
+    nodes = [
+        helper.make_node("Cast", ["table"], ["table_f"], to=onnx.TensorProto.FLOAT),
+        helper.make_node("Mul", ["table_f", "of_rows"], ["table_s"]),
+        helper.make_node("Cast", ["weights"], ["weights_f"], to=onnx.TensorProto.FLOAT),
+        helper.make_node("Mul", ["of_columns", "weights_f"], ["weights_s"]),
+        helper.make_node("Cast", ["x"], ["ids"], to=onnx.TensorProto.INT64),
+        helper.make_node("Gather", ["table_s", "ids"], ["found"], axis=0),
+        helper.make_node("MatMul", ["found", "weights_s"], ["y"]),
+    ]
+    made = check(make(nodes, {"x": [2, 9]}, ["y"], constants), {"x": generator.integers(0, 100, (2, 9)).astype("f4")})
+    assert sorted(str(each.dtype) for each in made.params.values() if each.nbytes > 400) == ["int8", "int8"]
+    assert made.kernels["matrix product"] == 1

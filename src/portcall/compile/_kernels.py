@@ -10,6 +10,7 @@ from math import prod
 from typing import Any
 
 from portcall.compile import _winograd
+from portcall.compile._bytes import are_bytes
 from portcall.compile._chain import Chain
 from portcall.compile._convolution import Variant, choose_tile, weights_of, write_convolution
 from portcall.compile._default import schedule
@@ -120,7 +121,8 @@ class Rules:
         product = self.product_of(call)
         parts = tuple(self._key(part) for part in call.joined)
         behind = tuple((part.function, place) for part, place in call.behind)
-        return (call.function, call.nchw, call.shuffled, call.order, product is None, parts, behind)
+        narrow = product is not None and _has_bytes(call, product)
+        return (call.function, call.nchw, call.shuffled, call.order, product is None, narrow, parts, behind)
 
     def _free_name(self, call: Call) -> str:
         parts = [part.function for part in call.joined]
@@ -195,6 +197,8 @@ class Rules:
         for number, (call, product) in enumerate(zip(calls, products, strict=True)):
             part = self._part(call, product)
             buffers = product.reading.buffers(f"p{number}_", part.sizes)
+            if part.narrow:
+                buffers.update({k: flat_buffer(buffers[k].name, (size,), "int8") for k, size in part.sizes.items()})
             part.write(w, buffers, Result(output, channels, offset))
             packs.update({len(inputs) + place: pack for place, pack in part.packs.items()})
             inputs += list(buffers.values())[:-1]
@@ -228,8 +232,10 @@ class Rules:
         weights = weights_of(window, tile, target)
         size = weights.size(window.kh * window.kw * window.group_channels)
         rule = "matrix product" if product.stage.kinds != "SSSSRRR" else "convolution"
-        return _Part(rule, {name: size}, {product.weights: weights.pack}, lambda w, buffers, result: write_convolution(
-            w, product, target, tile, variant, buffers, result))  # fmt: skip
+        narrow = _has_bytes(call, product)
+        pack: Pack = (lambda array: weights.pack(array.astype("int8"))) if narrow else weights.pack
+        return _Part(rule, {name: size}, {product.weights: pack}, lambda w, buffers, result: write_convolution(
+            w, product, target, tile, variant, buffers, result), narrow)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -240,6 +246,12 @@ class _Part:
     sizes: Mapping[str, int]
     packs: Mapping[int, Pack]
     write: Callable[[Writer, Mapping[str, Buffer], Result], None]
+    narrow: bool = False  # parameters that are packed are bytes
+
+
+def _has_bytes(call: Call, product: Product) -> bool:
+    """Tell whether the weights of a product with a matrix are integers of 8 bits, which its kernel reads as bytes."""
+    return product.stage.kinds != "SSSSRRR" and are_bytes(call.inputs[product.weights].data)
 
 
 def _check_floats(reading: Reading, stage: Stage) -> None:

@@ -201,6 +201,8 @@ class Sums:
             row = self.rows[t]
             with w.unrolled(block.vectors) as v, w.vector(block.lanes) as lane:
                 weight = weights[block.weights + step * block.width + v * block.lanes + lane]
+                if str(weights.dtype) == "int8" and str(row.dtype) == "float32":
+                    weight = tirx.Cast("float32", weight)
                 w.store(row, (v, lane), row[v, lane] + x(t) * weight)
 
     def each(self, write: Callable[[int, Index, Expr], None]) -> None:

@@ -17,6 +17,7 @@ import onnx
 from onnx import helper, inliner
 from onnx.reference import ReferenceEvaluator
 
+from portcall.compile._bytes import keep_bytes
 from portcall.compile._checks import supported
 from portcall.compile._contrib import replace_contrib
 from portcall.compile._heights import add_heights
@@ -45,6 +46,10 @@ def simplify(model: Model) -> Model:
     if any(node.op_type in RECURRENT for node in model.graph.node):
         model = new_enough(model)
     model = infer_shapes(model)
+    changed = Graph(model)
+    changed.take_constants()
+    keep_bytes(changed)
+    model = infer_shapes(changed.model())
     for _ in range(_ROUNDS):
         changed = Graph(model)
         drop_identities(changed)

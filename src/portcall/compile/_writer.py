@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from math import prod
 from typing import Any
 
+import numpy as np
 from tvm import s_tir, tirx
 
 Index = Any  # an int, or an expression of one
@@ -128,8 +129,10 @@ class Writer:
         return self._allocate((count,), dtype)
 
     def prefetch(self, buffer: Buffer, index: Index, locality: int) -> None:
-        """Ask for the cache line of a float32; ``locality`` is 3 for the nearest cache, and 0 for none."""
-        address = tirx.call_intrin("handle", "tirx.handle_add_byte_offset", buffer.data, index * 4)
+        """Ask for the cache line of an element; ``locality`` is 3 for the nearest cache, and 0 for none."""
+        address = tirx.call_intrin(
+            "handle", "tirx.handle_add_byte_offset", buffer.data, index * np.dtype(str(buffer.dtype)).itemsize
+        )
         self._blocks[-1].append(tirx.Evaluate(tirx.call_intrin("void", "tirx.prefetch", address, 0, locality, 1)))
 
     def function(self, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> Any:
