@@ -59,6 +59,9 @@ WRONG_ONCE = [
     "rotary_embedding_3d_input",
     "top_k_uint64",
     "top_k_same_values_2d",
+    "sce_mean_log_prob",
+    "attention_4d_causal_with_past_and_present",
+    "linear_attention_gated",
 ]
 
 

@@ -88,21 +88,23 @@ def decompose(model: Model) -> Model:
         model = inliner.inline_local_functions(model)
     model = replace_ml(replace_contrib(model), trees=False)
     known = supported()
-    wanted = {
-        (node.domain, node.op_type)
-        for node in model.graph.node
-        if node.domain in ONNX_DOMAINS
-        and (node.op_type not in known or _is_imported_wrongly(node))
-        and _has_body(node, model)
-    }
-    if not wanted:
-        return model
-    try:
-        typed = infer_shapes(model)
-        _add_types_of_weights(typed)
-        return inliner.inline_selected_functions(typed, sorted(wanted), inline_schema_functions=True)
-    except RuntimeError as error:  # a value without a type
-        raise ModelError(f"{', '.join(name for _, name in sorted(wanted))} cannot be decomposed: {error}") from None
+    for _ in range(_ROUNDS):  # what consists of others that do, too
+        wanted = {
+            (node.domain, node.op_type)
+            for node in model.graph.node
+            if node.domain in ONNX_DOMAINS
+            and (node.op_type not in known or _is_imported_wrongly(node))
+            and _has_body(node, model)
+        }
+        if not wanted:
+            break
+        try:
+            typed = infer_shapes(model)
+            _add_types_of_weights(typed)
+            model = inliner.inline_selected_functions(typed, sorted(wanted), inline_schema_functions=True)
+        except RuntimeError as error:  # a value without a type
+            raise ModelError(f"{', '.join(name for _, name in sorted(wanted))} cannot be decomposed: {error}") from None
+    return model
 
 
 def _add_types_of_weights(model: Model) -> None:
@@ -113,6 +115,8 @@ def _add_types_of_weights(model: Model) -> None:
         for tensor in model.graph.initializer
         if tensor.name not in known
     )
+    if any(not name for node in model.graph.node for name in node.input):  # it asks for the types of these as well
+        model.graph.value_info.append(helper.make_tensor_value_info("", onnx.TensorProto.FLOAT, None))
 
 
 def _is_imported_wrongly(node: Any) -> bool:
