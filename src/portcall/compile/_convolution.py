@@ -115,11 +115,12 @@ class _Job:
 
 def write_convolution(
     w: Writer, product: Product, target: Target, tile: Tile, variant: Variant, buffers: Mapping[str, Buffer],
-    result: Result,
+    result: Result, weights: int = 0,
 ) -> None:  # fmt: skip
     """Write the code of a convolution.
 
     Parameters:
+        weights: where its own begin.
         buffers: the function's parameters, flat, by name; the weights packed as ``weights_of`` says.
     """
     columns, window = weights_of(product.window, tile, target).columns, product.window
@@ -133,6 +134,7 @@ def write_convolution(
     for_results(
         w, window, columns, tile.rows, job.steps, lambda group, block, pixels: _tile(job, group, block, pixels),
         one_row=window.pointwise and not variant.nchw, weights_outside=tile.weights_outside and not few_blocks,
+        weights=weights,
     )  # fmt: skip
 
 
@@ -140,7 +142,7 @@ def _tile(job: _Job, group: Index, block: Block, pixels: Pixels) -> None:
     sums = Sums(job.w, pixels.segment.rows, block)
     (_sum_pointwise if pixels.one_row else _sum_window)(job, group, block, pixels, sums)
     sums.store(
-        job.result, pixels.first,
+        job.result, lambda t: pixels.place(t, 0).pixel,
         lambda t, channel, total: job.product.value(job.buffers, total, pixels.place(t, channel)),
     )  # fmt: skip
 

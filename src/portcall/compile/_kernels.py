@@ -23,6 +23,7 @@ from portcall.compile._reading import NotThisKindError, Reading, Stage, shape_of
 from portcall.compile._registers import Result
 from portcall.compile._rows import write_rows
 from portcall.compile._target import Target
+from portcall.compile._transposed import Transposed, read_transposed, write_transposed
 from portcall.compile._window import ByChannel, depthwise, permuted, read_pooling, write_by_channel
 from portcall.compile._writer import Buffer, Writer, flat_buffer
 from portcall.errors import ModelError
@@ -142,6 +143,9 @@ class Rules:
         function = self._function(call.function)
         if reading is not None and product is not None:
             return self._write_products([call], [product], name, shape_of(reading.result)[-1])
+        transposed = self._transposed_of(reading, call)
+        if transposed is not None:
+            return self._write_transposed(transposed, name)
         integers = self._integers_of(reading, call)
         if integers is not None:
             return self._write_integers(integers, name)
@@ -154,6 +158,24 @@ class Rules:
         if _EXTERNAL in function.script():
             raise ModelError(f"{call.function} needs a function of TVM's own library, which bundles do not have")
         return Kernel(name, "default", schedule(function, self.target, self.parallel), flat=False)
+
+    def _transposed_of(self, reading: Reading | None, call: Call) -> Transposed | None:
+        """Return a call's transposed convolution with constant weights; None if it is none."""
+        try:
+            found = read_transposed(reading) if reading is not None else None
+            _check_floats(found.product.reading) if found is not None else None
+        except NotThisKindError:
+            return None
+        return found if found is not None and call.inputs[found.product.weights].data is not None else None
+
+    def _write_transposed(self, what: Transposed, name: str) -> Kernel:
+        w, product = Writer(self.parallel), what.product
+        weights = product.reading.names[product.weights]
+        buffers = product.reading.buffers(sizes={weights: sum(what.sizes(self.target))})
+        *inputs, output = buffers.values()
+        write_transposed(w, what, self.target, buffers, Result(output, product.window.o))
+        packs = {product.weights: lambda array: what.pack(array, self.target)}
+        return Kernel(name, "transposed convolution", w.function(inputs, [output]), packs)
 
     def _integers_of(self, reading: Reading | None, call: Call) -> Product | None:
         """Return a call's product of bytes with constants; None if it is none."""

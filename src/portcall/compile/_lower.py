@@ -16,11 +16,11 @@ from portcall.compile._labels import Labels
 from portcall.compile._products import is_product
 from portcall.compile._program import is_constant
 from portcall.compile._target import Target
+from portcall.compile._transposed import legalize
 
 _DATA, _WEIGHTS = "NHWC", "HWIO"  # which make the channels, the vector axis, lie in a row
-_LAYOUT = {"relax.nn.conv2d": [_DATA, _WEIGHTS]}
-_CONVOLUTION = tvm.ir.Op.get("relax.nn.conv2d")
-_TRANSPOSED = tvm.ir.Op.get("relax.nn.conv2d_transpose")
+_LAYOUT = {name: [_DATA, _WEIGHTS] for name in ("relax.nn.conv2d", "relax.nn.conv2d_transpose")}
+_CONVOLUTION, _TRANSPOSED = (tvm.ir.Op.get(name) for name in _LAYOUT)
 _CALL_TIR = tvm.ir.Op.get("relax.call_tir")
 _BROADCAST, _OPAQUE = 1, 8  # of TVM's OpPatternKind: the largest that is one element by one, and what is never fused
 
@@ -43,7 +43,7 @@ def lower(module: Any, target: Target, labels: Labels | None = None) -> Any:
         *layout,
         relax.backend.DispatchSampling(),
         relax.backend.DispatchSortScan(),
-        transform.LegalizeOps(),
+        transform.LegalizeOps({_TRANSPOSED.name: legalize}),
         transform.AnnotateTIROpPattern(),
         transform.FoldConstant(),
         KeepSmallProducts(),
@@ -82,23 +82,28 @@ class _Layout(PyExprMutator):  # type: ignore[misc]
 
     def visit_call_(self, call: Any) -> Any:
         call = self.visit_expr_post_order(call)
-        if call.op != _CONVOLUTION or (call.attrs.data_layout, call.attrs.kernel_layout) != ("NCHW", "OIHW"):
+        if call.op not in (_CONVOLUTION, _TRANSPOSED) or call.attrs.data_layout != "NCHW":
             return call
+        turned = call.op == _TRANSPOSED
         data, weights = (
             self.builder_.emit(relax.op.permute_dims(part, order))
-            for part, order in zip(call.args, ([0, 2, 3, 1], [2, 3, 1, 0]), strict=True)
+            for part, order in zip(call.args, ([0, 2, 3, 1], [2, 3, 0, 1] if turned else [2, 3, 1, 0]), strict=True)
         )
-        numbers = (list(map(int, each)) for each in (call.attrs.strides, call.attrs.padding, call.attrs.dilation))
-        made = relax.op.nn.conv2d(
-            data, weights, *numbers, int(call.attrs.groups), _DATA, _WEIGHTS, out_dtype=call.attrs.out_dtype
-        )
+        words = {name: list(map(int, getattr(call.attrs, name))) for name in ("strides", "padding", "dilation")}
+        operator = relax.op.nn.conv2d
+        if turned:
+            operator, words["output_padding"] = relax.op.nn.conv2d_transpose, list(map(int, call.attrs.output_padding))
+        made = operator(
+            data, weights, **words, groups=int(call.attrs.groups), data_layout=_DATA, kernel_layout=_WEIGHTS,
+            out_dtype=call.attrs.out_dtype,
+        )  # fmt: skip
         return relax.op.permute_dims(self.builder_.emit(made), [0, 3, 1, 2])
 
 
 def PointwiseProducts() -> Any:
     """Return a pass that writes 1x1 convolutions of pictures of unknown sizes as products of rows of pixels.
 
-    Transposed convolutions go back to the layout that TVM has code for.
+    Transposed ones of unknown sizes go back to the layout that TVM has code for.
     """
 
     def run(module: Any, context: Any) -> Any:
@@ -113,7 +118,8 @@ class _Pointwise(PyExprMutator):  # type: ignore[misc]
     def visit_call_(self, call: Any) -> Any:
         call = self.visit_expr_post_order(call)
         if call.op == _TRANSPOSED and call.attrs.data_layout == _DATA:
-            return self._transposed(call)
+            known = all(isinstance(extent, tirx.IntImm) for extent in call.args[0].ty.shape)
+            return call if known else self._transposed(call)
         if call.op != _CONVOLUTION or (call.attrs.data_layout, call.attrs.kernel_layout) != (_DATA, _WEIGHTS):
             return call
         data, weights = call.args
@@ -130,11 +136,13 @@ class _Pointwise(PyExprMutator):  # type: ignore[misc]
     def _transposed(self, call: Any) -> Any:
         """Return a transposed convolution in the layout in which alone TVM has code for it."""
         data = self.builder_.emit(relax.op.permute_dims(call.args[0], [0, 3, 1, 2]))
-        attrs = call.attrs
+        attrs, weights = call.attrs, call.args[1]
+        if attrs.kernel_layout == _WEIGHTS:
+            weights = self.builder_.emit(relax.op.permute_dims(weights, [2, 3, 0, 1]))
         numbers = (
             list(map(int, each)) for each in (attrs.strides, attrs.padding, attrs.output_padding, attrs.dilation)
         )
-        made = relax.op.nn.conv2d_transpose(data, call.args[1], *numbers, int(attrs.groups), "NCHW", "IOHW")
+        made = relax.op.nn.conv2d_transpose(data, weights, *numbers, int(attrs.groups), "NCHW", "IOHW")
         return relax.op.permute_dims(self.builder_.emit(made), [0, 2, 3, 1])
 
 
@@ -178,7 +186,7 @@ def _has_convolution(module: Any) -> bool:
     found: list[bool] = []
 
     def visit(e: Any) -> None:
-        found.append(isinstance(e, relax.Call) and e.op == _CONVOLUTION)
+        found.append(isinstance(e, relax.Call) and e.op in (_CONVOLUTION, _TRANSPOSED))
 
     relax.analysis.post_order_visit(module["main"], visit)
     return any(found)

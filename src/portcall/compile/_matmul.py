@@ -122,6 +122,6 @@ def _panel(job: _Job, batch: Index, block: Block) -> None:
             place = Place(row + t, 0, 0, 0, column)
             return epilogue(what.reading, what.stage, job.buffers, total, place, picture=False)
 
-        sums.store(job.result, row, value)
+        sums.store(job.result, lambda t: row + t, value)
 
     for_tiles(w, w.loop, segments(split_evenly(what.rows, job.rows)), tile)

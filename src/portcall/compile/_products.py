@@ -18,6 +18,22 @@ _WIDE = 11  # columns of a window that get code of their own
 
 
 @dataclass(frozen=True)
+class Spread:
+    """Where the results of a window lie among those of several: in each ``sh``-th row from ``first``, and so on.
+
+    Attributes:
+        h, w: the rows and columns of all results.
+    """
+
+    h: int
+    w: int
+    sh: int
+    sw: int
+    first: int
+    left: int
+
+
+@dataclass(frozen=True)
 class Window:
     """How a window moves over a picture; all numbers are in elements.
 
@@ -28,6 +44,7 @@ class Window:
         sh, sw, dh, dw: strides and dilations.
         top, left: padding in front.
         groups: each reads channels of its own.
+        spread: where the results lie, if not one after the other.
     """
 
     n: int
@@ -46,11 +63,12 @@ class Window:
     top: int = 0
     left: int = 0
     groups: int = 1
+    spread: Spread | None = None
 
     @property
     def pointwise(self) -> bool:
         """Whether output and input pixels are the same ones."""
-        same = (self.h, self.w) == (self.oh, self.ow) and self.top == self.left == 0
+        same = (self.h, self.w) == (self.oh, self.ow) and self.top == self.left == 0 and self.spread is None
         return same and self.kh == self.kw == self.sh == self.sw == 1
 
     @property
@@ -84,6 +102,14 @@ class Window:
             inside = max(first, 0), min(last + 1, rows)
             found.append(inside if inside[0] < inside[1] else (0, 0))
         return tuple(found)
+
+    def place(self, n: Index, oh: Index, ow: Index, channel: Index) -> Place:
+        """Return where a result is."""
+        h, w, height, width = oh, ow, self.oh, self.ow
+        if self.spread is not None:
+            h, w = oh * self.spread.sh + self.spread.first, ow * self.spread.sw + self.spread.left
+            height, width = self.spread.h, self.spread.w
+        return Place((n * height + h) * width + w, n, h, w, channel)
 
     def rows_inside(self, oh: Index) -> tuple[Index, Index]:
         """Return the first row of the window that lies inside of the picture, and the one after the last."""
@@ -214,6 +240,8 @@ def read_convolution(reading: Reading) -> Product:
         raise NotThisKindError("data in another order")
     groups = _groups(lambda channel: at(x.indices[3], 3, channel), o, group_channels)
     offsets = [at(index) for index in x.indices]
+    if any(offsets) or min(at(x.indices[1], 4), at(x.indices[2], 5)) < 0:
+        raise NotThisKindError("a window that is read backwards")
     source, behind = behind_padding(reading, x.source, 0.0)
     offsets = [a + b for a, b in zip(offsets, behind, strict=True)]
     if not (reading.is_input(source) and reading.is_input(w.source)) or offsets[0] or offsets[3]:

@@ -136,12 +136,15 @@ class Pixels:
         if self.one_row:
             n, oh, ow = unravel(pixel, (window.n, window.oh, window.ow))
             return Place(pixel, n, oh, ow, channel)
-        return Place(pixel, self.n, self.oh, self.ow + t, channel)
+        if window.spread is None:
+            return Place(pixel, self.n, self.oh, self.ow + t, channel)
+        return window.place(self.n, self.oh, self.ow + t, channel)
 
 
 def for_results(
     w: Writer, window: Window, columns: Columns, rows: int, steps: int,
     body: Callable[[Index, Block, Pixels], None], *, one_row: bool, weights_outside: bool,
+    weights: int = 0,
 ) -> None:  # fmt: skip
     """Write the loops over all results of a convolution; ``body`` gets the group, the block of channels and the tile.
 
@@ -150,13 +153,14 @@ def for_results(
         steps: of the reduction, which packed weights have.
         one_row: pixels are one row.
         weights_outside: the loops over channels are the outer ones.
+        weights: where the packed weights begin.
     """
     packed = steps * columns.all_vectors * columns.lanes
 
     def channels(inner: Callable[[Index, Block], None]) -> None:
         with w.outer(window.groups) as group:
             first = group * columns.count
-            for_blocks(w.outer, columns, steps, lambda block: inner(group, block), first, group * packed)
+            for_blocks(w.outer, columns, steps, lambda block: inner(group, block), first, weights + group * packed)
 
     def pixels(inner: Callable[[Pixels], None]) -> None:
         if one_row:
@@ -212,22 +216,24 @@ class Sums:
                 with self._w.unrolled(count) as v, self._w.vector(lanes) as lane:
                     write(t, self._block.column + (v + begin) * self._block.lanes + lane, row[v + begin, lane])
 
-    def store(self, result: Result, pixel: Index, value: Callable[[Index, Index, Expr], Expr]) -> None:
+    def store(
+        self, result: Result, pixel: Callable[[Index], Index], value: Callable[[Index, Index, Expr], Expr]
+    ) -> None:
         """Store a value for each row and column; it gets the row, the column and the sum.
 
         Parameters:
-            pixel: of the first row.
+            pixel: gets a row, and says where it is stored.
         """
         w = self._w
         if not is_long(value, "row", "column"):
-            self.each(lambda t, column, total: result.store(w, pixel + t, column, value(t, column, total)))
+            self.each(lambda t, column, total: result.store(w, pixel(t), column, value(t, column, total)))
             return
-        self.each(lambda t, column, total: result.store(w, pixel + t, column, total))
+        self.each(lambda t, column, total: result.store(w, pixel(t), column, total))
         with w.loop(len(self.rows)) as t:
             for begin, count, lanes in self._vectors():
                 with w.loop(count) as v, w.vector(lanes) as lane:
                     column = self._block.column + (v + begin) * self._block.lanes + lane
-                    result.store(w, pixel + t, column, value(t, column, result.load(pixel + t, column)))
+                    result.store(w, pixel(t), column, value(t, column, result.load(pixel(t), column)))
 
     def _vectors(self) -> list[tuple[int, int, int]]:
         """Return the first vector of a row, how many have as many lanes, and these; the last one may have fewer."""

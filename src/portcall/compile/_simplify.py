@@ -17,6 +17,7 @@ import onnx
 from onnx import helper, inliner
 from onnx.reference import ReferenceEvaluator
 
+from portcall.compile._borders import fold_borders
 from portcall.compile._bytes import keep_bytes
 from portcall.compile._checks import supported
 from portcall.compile._contrib import replace_contrib
@@ -66,6 +67,8 @@ def simplify(model: Model) -> Model:
     replace_remainders(changed)
     model = infer_shapes(changed.model())
     changed = Graph(model)
+    fold_borders(changed)
+    changed = Graph(infer_shapes(changed.model()))
     add_heights(changed)
     model = infer_shapes(changed.model())
     changed = Graph(model)

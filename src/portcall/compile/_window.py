@@ -16,7 +16,7 @@ import numpy as np
 from tvm import tirx
 
 from portcall.compile._padding import padded
-from portcall.compile._products import Place, Product, Window, behind_padding, epilogue
+from portcall.compile._products import Product, Window, behind_padding, epilogue
 from portcall.compile._reading import NotThisKindError, Reading, Stage, shape_of
 from portcall.compile._registers import Result, for_tiles, is_long
 from portcall.compile._target import Target
@@ -113,10 +113,13 @@ class _Job:
     weights: Buffer | None
     result: Result
     window: Window
+    begin: int
 
 
-def write_by_channel(w: Writer, what: ByChannel, target: Target, buffers: Mapping[str, Buffer], result: Result) -> None:
-    """Write the code."""
+def write_by_channel(
+    w: Writer, what: ByChannel, target: Target, buffers: Mapping[str, Buffer], result: Result, begin: int = 0
+) -> None:
+    """Write the code; the weights begin at a place of their buffer."""
     window = what.window
     lanes = min(target.lanes * 4 // np.dtype(what.dtype).itemsize, window.o)
     names = what.reading.names
@@ -124,7 +127,7 @@ def write_by_channel(w: Writer, what: ByChannel, target: Target, buffers: Mappin
     data = buffers[names[what.data]]
     if window.wide:
         window, data = padded(w, window, data, lanes, what.start)
-    job = _Job(w, what, buffers, data, weights, result, window)
+    job = _Job(w, what, buffers, data, weights, result, window, begin)
     pixels = _PIXELS[0] if window.ow % _PIXELS[0] == 0 else _PIXELS[1]
     parts = segments(split_evenly(window.ow, pixels), window.taps)
     with w.outer(window.n) as n, w.outer(window.oh) as oh:
@@ -153,19 +156,21 @@ def _tile(job: _Job, segment: Segment, n: Index, oh: Index, ow: Index, channel: 
             for kx, inside in enumerate(segment.taps):
                 if inside[0] < inside[1]:
                     _tap(job, found, row, ky, kx, ow, inside, channel, lanes)
-    pixel = (n * window.oh + oh) * window.ow + ow
 
     def value(t: Index, at: Index, total: Expr) -> Expr:
-        return epilogue(job.what.reading, job.what.stage, job.buffers, total, Place(pixel + t, n, oh, ow + t, at))
+        return epilogue(job.what.reading, job.what.stage, job.buffers, total, window.place(n, oh, ow + t, at))
+
+    def pixel(t: Index) -> Index:
+        return window.place(n, oh, ow + t, 0).pixel
 
     long = job.what.dtype == "float32" and is_long(value, "row", "column")
     with w.unrolled(segment.rows) as t, w.vector(lanes) as lane:
         at, total = channel + lane, found[t, lane]
-        job.result.store(w, pixel + t, at, total if long else value(t, at, total))
+        job.result.store(w, pixel(t), at, total if long else value(t, at, total))
     if long:
         with w.loop(segment.rows) as t, w.vector(lanes) as lane:
             at = channel + lane
-            job.result.store(w, pixel + t, at, value(t, at, job.result.load(pixel + t, at)))
+            job.result.store(w, pixel(t), at, value(t, at, job.result.load(pixel(t), at)))
 
 
 def _tap(
@@ -178,7 +183,11 @@ def _tap(
         column = (ow + t + inside[0]) * window.sw + kx * window.dw - window.left
         x = tirx.Cast(job.what.dtype, job.data[(row * window.w + column) * window.c + channel + lane])
         old = found[t + inside[0], lane]
-        w.store(found, (t + inside[0], lane), _taken(job, old, x, (ky * window.kw + kx) * window.c + channel + lane))
+        w.store(
+            found,
+            (t + inside[0], lane),
+            _taken(job, old, x, job.begin + (ky * window.kw + kx) * window.c + channel + lane),
+        )
 
 
 def _taken(job: _Job, old: Expr, x: Expr, weight: Index) -> Expr:

@@ -66,15 +66,16 @@ class Writer:
 
     @contextlib.contextmanager
     def loop(self, extent: Index, begin: Index = 0, kind: Any = tirx.stmt.ForKind.SERIAL) -> Iterator[Index]:
-        """Write a loop from ``begin`` to ``begin + extent``; a single turn needs no loop."""
+        """Write a loop from ``begin`` to ``begin + extent``; a single turn, or nothing to do, needs no loop."""
         if isinstance(extent, int) and extent == 1:
             yield begin
             return
         variable = tirx.Var(f"i{len(self._blocks)}", "int32")
         self._blocks.append([])
         yield variable
-        body = _sequence(self._blocks.pop())
-        self._blocks[-1].append(tirx.For(variable, begin, extent, kind, body))
+        body = self._blocks.pop()
+        if body:
+            self._blocks[-1].append(tirx.For(variable, begin, extent, kind, _sequence(body)))
 
     @contextlib.contextmanager
     def outer(self, extent: Index) -> Iterator[Index]:
