@@ -52,7 +52,7 @@ HOUSE = [
         "_simplify _dynamic",
         "_products _branches",
         "_loops",
-        "_registers _padding _rows _elementwise _chain _default",
+        "_registers _padding _rows _elementwise _chain _default _transposes",
         "_convolution _window _winograd _matmul _integers _fusion",
         "_transposed",
         "_lower",

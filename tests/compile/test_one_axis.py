@@ -143,3 +143,17 @@ def test_quantized_convolutions_of_one_axis() -> None:
     ]
     made = check(make(nodes, {"x": (1, 4, 40)}, ["y"], constants), {"x": random(1, 4, 40)})
     assert made.kernels["convolution of bytes"] == 1
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_transposes_in_tiles(threads: int) -> None:
+    cases: list[tuple[tuple[int, ...], list[int]]] = [
+        ((1, 64, 40, 32), [0, 2, 3, 1]), ((2, 17, 19, 3), [0, 3, 1, 2]), ((3, 100), [1, 0]), ((100, 3), [1, 0]),
+        ((5, 33, 9), [0, 2, 1]), ((6, 7, 8), [2, 0, 1]), ((3, 16, 1, 20), [0, 3, 2, 1]), ((4, 7, 5, 11), [0, 2, 1, 3]),
+    ]  # fmt: skip
+    nodes = [helper.make_node("Transpose", [f"x{k}"], [f"y{k}"], perm=perm) for k, (_, perm) in enumerate(cases)]
+    inputs = {f"x{k}": shape for k, (shape, _) in enumerate(cases)}
+    feeds = {name: random(*shape) for name, shape in inputs.items()}
+    made = check(make(nodes, inputs, [f"y{k}" for k in range(len(cases))]), feeds, threads=threads)
+    assert made.kernels["transpose"] == 7
+    assert made.kernels["element-wise"] == 1  # it is no matrix

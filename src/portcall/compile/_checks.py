@@ -169,7 +169,7 @@ def _flaws(model: Model, graph: bool) -> Iterator[str]:
             yield f"{name}: {node.op_type}: {_NOT_IN_GRAPHS[node.op_type]}"
         elif node.op_type == "Dropout" and _trains(node, model):
             yield f"{name}: Dropout: training, and a mask that is used, are not supported"
-        elif wrong := _unsupported_form(node):
+        elif wrong := _unsupported_form(node, graph):
             yield f"{name}: {node.op_type}: {wrong}"
         elif node.domain == ML and node.op_type in OF_ML:
             if not graph:
@@ -200,7 +200,7 @@ def _trains(node: Any, model: Model) -> bool:
     return not known or bool(numpy_helper.to_array(known[0]).any())
 
 
-def _unsupported_form(node: Any) -> str:
+def _unsupported_form(node: Any, graph: bool) -> str:
     """Say what of a node the importer would ignore; empty if nothing."""
     found = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
     if node.op_type == "BatchNormalization" and found.get("training_mode", 0):
@@ -213,6 +213,6 @@ def _unsupported_form(node: Any) -> str:
         return "the mode CRD is not supported"
     if node.op_type == "BitShift" and found.get("direction") not in (b"LEFT", b"RIGHT"):
         return "its direction is neither LEFT nor RIGHT"
-    if node.op_type == "ConvTranspose" and "output_shape" in found:
-        return "a given shape of the result is not supported"
+    if not graph and node.op_type == "ConvTranspose" and "output_shape" in found:
+        return "a given shape of the result is for graphs only, whose shapes are fixed"
     return ""

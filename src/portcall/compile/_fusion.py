@@ -14,14 +14,11 @@ import functools
 import itertools
 from collections.abc import Callable, Sequence
 
-from tvm import ir, sym, tirx
-
 from portcall.compile._chain import is_local_sum
 from portcall.compile._products import Product
 from portcall.compile._program import Call, Program, Value
-from portcall.compile._reading import NotThisKindError, Reading, flat_index, shape_of
+from portcall.compile._reading import NotThisKindError, Reading, flat_index, moves, shape_of
 from portcall.compile._tiles import few_channels
-from portcall.compile._writer import Buffer, Expr, Index
 
 ReadingOf = Callable[[str], "Reading | None"]
 ProductOf = Callable[[Call], "Product | None"]
@@ -30,7 +27,7 @@ ProductOf = Callable[[Call], "Product | None"]
 def fold_copies(program: Program, reading_of: ReadingOf) -> None:
     for call in program.calls:
         reading = reading_of(call.function)
-        if reading is not None and _moves(reading, functools.partial(flat_index, reading.result)):
+        if reading is not None and moves(reading, functools.partial(flat_index, reading.result)):
             call.function = ""
 
 
@@ -62,30 +59,7 @@ def _is_from_nchw(reading: Reading) -> bool:
     if len(shape) != 4:
         return False
     _, h, w, c = shape
-    return _moves(reading, lambda at: ((at[0] * c + at[3]) * h + at[1]) * w + at[2])
-
-
-def _moves(reading: Reading, source: Callable[[list[Index]], Index]) -> bool:
-    """Tell whether a function only moves elements, each from the place of its input, in a row, that ``source`` says."""
-    if reading.reductions or len(reading.inputs) != 1 or reading.inputs[0].dtype != reading.result.dtype:
-        return False
-    analyzer, places = sym.Analyzer(), [tirx.Var(f"i{axis}", "int64") for axis in range(len(reading.result.shape))]
-    for place, extent in zip(places, shape_of(reading.result), strict=True):
-        analyzer.bind(place, ir.Range(0, extent))
-    found: list[Index] = []
-
-    def load(buffer: Buffer, at: list[Index]) -> Expr | None:
-        if not reading.is_input(buffer):
-            return None
-        found.append(flat_index(buffer, at))
-        return buffer[tuple(at)]
-
-    try:
-        value = reading.value_at(reading.result, places, load, lambda condition: analyzer.can_prove(condition) or None)
-    except NotThisKindError:
-        return False
-    moved = type(value).__name__ == "TensorLoad" and len(found) == 1
-    return moved and bool(analyzer.can_prove_equal(found[0], source(list(places))))
+    return moves(reading, lambda at: ((at[0] * c + at[3]) * h + at[1]) * w + at[2])
 
 
 def fold_shuffles(program: Program, reading_of: ReadingOf, product_of: ProductOf) -> None:

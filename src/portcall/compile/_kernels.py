@@ -24,6 +24,7 @@ from portcall.compile._registers import Result
 from portcall.compile._rows import write_rows
 from portcall.compile._target import Target
 from portcall.compile._transposed import Transposed, read_transposed, write_transposed
+from portcall.compile._transposes import write_transpose
 from portcall.compile._window import ByChannel, depthwise, permuted, read_pooling, write_by_channel
 from portcall.compile._writer import Buffer, Writer, flat_buffer
 from portcall.errors import ModelError
@@ -307,6 +308,7 @@ def _write_batched(reading: Reading, target: Target, parallel: bool) -> Any:
 _RULES: Mapping[str, Callable[[Reading, Target, bool], Any]] = {
     "pooling": _write_pooling,
     "batched matrix product": _write_batched,
+    "transpose": write_transpose,
     "element-wise": write_elementwise,
     "rows": write_rows,
 }

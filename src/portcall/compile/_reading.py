@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from tvm import s_tir, tirx
+from tvm import ir, s_tir, sym, tirx
 
 from portcall.compile import _math
 from portcall.compile._writer import Expr, Index, flat_buffer, floordiv, floormod
@@ -225,6 +225,29 @@ class Reading:
         if not isinstance(found, int):
             raise NotThisKindError("an index that is not an integer")
         return found
+
+
+def moves(reading: Reading, source: Callable[[list[Index]], Index]) -> bool:
+    """Tell whether a function only moves elements, each from the place of its input, in a row, that ``source`` says."""
+    if reading.reductions or len(reading.inputs) != 1 or reading.inputs[0].dtype != reading.result.dtype:
+        return False
+    analyzer, places = sym.Analyzer(), [tirx.Var(f"i{axis}", "int64") for axis in range(len(reading.result.shape))]
+    for place, extent in zip(places, shape_of(reading.result), strict=True):
+        analyzer.bind(place, ir.Range(0, extent))
+    found: list[Index] = []
+
+    def load(buffer: Any, at: list[Index]) -> Expr | None:
+        if not reading.is_input(buffer):
+            return None
+        found.append(flat_index(buffer, at))
+        return buffer[tuple(at)]
+
+    try:
+        value = reading.value_at(reading.result, places, load, lambda condition: analyzer.can_prove(condition) or None)
+    except NotThisKindError:
+        return False
+    moved = type(value).__name__ == "TensorLoad" and len(found) == 1
+    return moved and bool(analyzer.can_prove_equal(found[0], source(list(places))))
 
 
 def type_of(e: Any) -> str:
