@@ -48,7 +48,7 @@ HOUSE = [
         "_checks",
         "_model",
         "_labels",
-        "_reading _tiles _constants _resize _operators _contrib _heights _borders _importer",
+        "_reading _tiles _constants _resize _operators _contrib _heights _borders _subpixels _importer",
         "_simplify _dynamic",
         "_products _branches",
         "_loops",

@@ -55,7 +55,8 @@ def test_transposed_convolutions(threads: int) -> None:
         outputs.append(f"y{number}")
     feeds = {name: random(*shape) for name, shape in inputs.items()}
     made = check(make(nodes, inputs, outputs, constants), feeds, threads=threads)
-    assert made.kernels["transposed convolution"] >= len(CASES) - 1
+    assert made.kernels["transposed convolution"] > 5
+    assert made.kernels["convolution"] > 5  # with few results
     assert "default" not in made.kernels
 
 

@@ -29,6 +29,7 @@ from portcall.compile._quantized import is_quantized, new_enough, replace_quanti
 from portcall.compile._recurrent import RECURRENT, replace_recurrent
 from portcall.compile._resize import replace_resizes
 from portcall.compile._rewriting import ONNX_DOMAINS, Graph, attribute_of, opset_of
+from portcall.compile._subpixels import replace_narrow
 from portcall.errors import ModelError
 
 Array = Any
@@ -70,6 +71,8 @@ def simplify(model: Model) -> Model:
     fold_borders(changed)
     changed = Graph(infer_shapes(changed.model()))
     add_heights(changed)
+    changed = Graph(infer_shapes(changed.model()))
+    replace_narrow(changed)
     model = infer_shapes(changed.model())
     changed = Graph(model)
     fold_scales(changed)
