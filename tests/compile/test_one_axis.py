@@ -90,7 +90,7 @@ def test_what_stands_between_convolutions_of_one_axis_keeps_their_layout() -> No
     nodes[7].attribute.append(helper.make_attribute("axis", -2))
     made = check(make(nodes, {"x": (1, 8, 30)}, ["y"], constants), {"x": random(1, 8, 30)})
     assert "default" not in made.kernels
-    assert made.kernels["element-wise"] == 7  # the two changes, the sum, the gates, the concatenation
+    assert made.kernels["element-wise"] == 6  # the two changes, the sum, the gates, the concatenation
 
 
 def test_transposes_around_convolutions_of_one_axis_go() -> None:
