@@ -31,7 +31,7 @@ BUDGET = {
     "src/portcall/_core": 3_240,
     "src/portcall/bench": 350,
     "src/portcall/cli": 6_360,  # with what a farm says at its start, and one language for inputs
-    "src/portcall/compile": 11_600,  # recurrent layers, classical models, each convolution, dynamic shapes
+    "src/portcall/compile": 11_800,  # recurrent layers, classical models, each convolution, dynamic shapes
     "src/portcall/farm": 7_500,  # turns that are whole, keys of tokens, proofs, the page, ends of pairs and codes
     "src/portcall/graph": 4_850,
     "src/portcall/inspect": 1_700,  # reads WebAssembly and kernels of devices, too

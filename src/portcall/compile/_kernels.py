@@ -164,7 +164,7 @@ class Rules:
         """Return a call's transposed convolution with constant weights; None if it is none."""
         try:
             found = read_transposed(reading) if reading is not None else None
-            _check_floats(found.product.reading) if found is not None else None
+            _check_floats(found.product.reading, found.product.stage) if found is not None else None
         except NotThisKindError:
             return None
         return found if found is not None and call.inputs[found.product.weights].data is not None else None
