@@ -92,16 +92,21 @@ def open_onnxruntime(path: str, threads: int, plain: bool = False) -> Callable[[
         bound = session.io_binding()  # neither side copies inputs and results in each run
         for name, array in feeds.items():
             bound.bind_cpu_input(name, array)
-        for output in session.get_outputs():
-            bound.bind_output(output.name)
-        session.run_with_iobinding(bound)
         try:
+            for output in session.get_outputs():
+                bound.bind_output(output.name)
             session.run_with_iobinding(bound)
-        except RuntimeError:  # a result has another shape than the model declares: it cannot be bound
-            return lambda: session.run(None, feeds), lambda: session.run(None, feeds), 0
-        return lambda: session.run_with_iobinding(bound), bound.copy_outputs_to_cpu, 0
+            session.run_with_iobinding(bound)
+        except RuntimeError:  # a result has another shape than the model declares, or is no tensor: it cannot be bound
+            return lambda: session.run(None, feeds), lambda: [*map(_tensor, session.run(None, feeds))], 0
+        return lambda: session.run_with_iobinding(bound), lambda: [*map(_tensor, bound.copy_outputs_to_cpu())], 0
 
     return first
+
+
+def _tensor(value: Any) -> Any:
+    """Return a result as an array, of a dictionary for each row its values, as ZipMap makes them."""
+    return np.array([list(row.values()) for row in value]) if isinstance(value, list) else value
 
 
 SIDES = {

@@ -19,6 +19,7 @@ import resource
 import subprocess
 import sys
 import tempfile
+import traceback
 import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -317,6 +318,8 @@ def in_a_process(name: str, options: argparse.Namespace) -> Facts:
     if not child:
         try:
             os.write(writer, json.dumps(tried(name, options)).encode())
+        except BaseException:
+            traceback.print_exc()
         finally:
             os._exit(0)
     os.close(writer)

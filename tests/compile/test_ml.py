@@ -71,6 +71,23 @@ def test_linear_models(kind: str) -> None:
     compare([node], {"x": X}, ["y"])
 
 
+def test_old_model_with_more_coefficients_than_features() -> None:
+    coefficients = random(3 * FEATURES).tolist()
+    node = op("LinearClassifier", results=["label", "y"], classlabels_ints=[0, 1, 2], coefficients=coefficients,
+              intercepts=[0.1, 0.2, 0.3])  # fmt: skip
+    model = model_of([node], {"x": X[:, :4]}, ["label", "y"], {}, 17)
+    for place, dtype in enumerate((TensorProto.INT64, TensorProto.FLOAT)):
+        model.graph.output[place].type.tensor_type.elem_type = dtype
+    model.ir_version = 3  # constants had to be inputs, too
+    del model.opset_import[:]
+    model.opset_import.append(helper.make_opsetid("ai.onnx.ml", 1))
+    feeds = {"x": X[:, :4]}
+    for mine, theirs in zip(
+        outputs(portcall.compile.from_onnx(model), feeds), reference(model, feeds).values(), strict=True
+    ):
+        np.testing.assert_allclose(mine, theirs, atol=1e-5)
+
+
 @pytest.mark.parametrize("kernel", ["LINEAR", "POLY", "RBF", "SIGMOID"])
 def test_support_vectors(kernel: str) -> None:
     vectors = random(7, FEATURES).reshape(-1)

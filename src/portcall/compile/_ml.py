@@ -290,7 +290,8 @@ def _label_encoder(n: Nodes) -> None:
 
 def _linear(n: Nodes, rows: int) -> str:
     """Write the product with the coefficients, and the intercepts."""
-    weights = _numbers(n, "coefficients", rows, -1).T
+    features = n.extent(n.input(0), -1)
+    weights = _numbers(n, "coefficients")[: rows * features].reshape(rows, features).T  # onnxruntime reads no more
     x = n.add("MatMul", _floats(n), n.stored(np.ascontiguousarray(weights)))
     shift = _numbers(n, "intercepts")
     return n.add("Add", x, n.stored(shift)) if shift.size else x

@@ -16,6 +16,7 @@ from portcall.errors import ModelError
 Array = Any
 Model = Any
 ONNX_DOMAINS = ("", "ai.onnx")
+_CONSTANTS_ARE_NO_INPUTS = 4  # the first version of ONNX's format in which they need not be
 
 
 class Graph:
@@ -125,7 +126,7 @@ class Graph:
         ]  # fmt: skip
         graph = helper.make_graph(self.nodes, old.name, inputs, list(old.output), tensors)
         made = helper.make_model(graph, opset_imports=list(self._model.opset_import))
-        made.ir_version = self._model.ir_version
+        made.ir_version = max(self._model.ir_version, _CONSTANTS_ARE_NO_INPUTS)
         return made
 
 
