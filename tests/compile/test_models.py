@@ -172,3 +172,12 @@ def test_from_onnx_keeps_scaled_bytes(scales: tuple[int, int]) -> None:
     made = check(make(nodes, {"x": [2, 9]}, ["y"], constants), {"x": generator.integers(0, 100, (2, 9)).astype("f4")})
     assert sorted(str(each.dtype) for each in made.params.values() if each.nbytes > 400) == ["int8", "int8"]
     assert made.kernels["matrix product"] == 1
+
+
+def test_first_rows_are_no_view_of_all() -> None:
+    nodes = [
+        helper.make_node("Slice", ["x", "from", "to", "along"], ["a"]),
+        helper.make_node("Reshape", ["a", "s"], ["y"]),
+    ]
+    constants = {"from": np.array([0]), "to": np.array([2]), "along": np.array([0]), "s": np.array([2, 5])}
+    check(make(nodes, {"x": [4, 1, 5]}, ["y"], constants), {"x": random(4, 1, 5)})

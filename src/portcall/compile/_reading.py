@@ -11,6 +11,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -228,8 +229,10 @@ class Reading:
 
 
 def moves(reading: Reading, source: Callable[[list[Index]], Index]) -> bool:
-    """Tell whether a function only moves elements, each from the place of its input, in a row, that ``source`` says."""
+    """Tell whether a function only moves all elements, each from the place of its input, in a row, by ``source``."""
     if reading.reductions or len(reading.inputs) != 1 or reading.inputs[0].dtype != reading.result.dtype:
+        return False
+    if prod(shape_of(reading.inputs[0])) != prod(shape_of(reading.result)):  # the first elements are no view of all
         return False
     analyzer, places = sym.Analyzer(), [tirx.Var(f"i{axis}", "int64") for axis in range(len(reading.result.shape))]
     for place, extent in zip(places, shape_of(reading.result), strict=True):
