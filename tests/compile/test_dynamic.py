@@ -234,3 +234,10 @@ def test_hints_are_shapes_with_which_the_model_runs() -> None:
     with pytest.raises(errors.ModelError) as caught:
         compile.from_onnx(indices)
     assert caught.value.hint.endswith("--shape x=1x512")
+
+
+def test_check_uses_sizes_that_the_model_is_for() -> None:
+    """onnxruntime makes one row of two where the window has three; the rows of the ONNX specification are none."""
+    pooling = Node("AveragePool", ["x"], ["p"], kernel_shape=[3, 3], strides=[3, 3])
+    made = compile.for_vm(make([pooling, Node("ReduceSum", ["p"], ["y"])], {"x": ["n", 2, "h", "w"]}, ["y"]))
+    assert not made.unchecked

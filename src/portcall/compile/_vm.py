@@ -155,7 +155,7 @@ def for_vm(
         model: an ONNX model (a path, bytes or an ``onnx.ModelProto``), or a module of TVM's Relax, which may have
             control flow; ``shapes``, ``constants`` and ``check`` are for ONNX models.
         check: run the model once, with random inputs, and compare with onnxruntime; variable dimensions have 2
-            elements, or usual numbers of them where onnxruntime cannot run the model with 2.
+            elements, or usual numbers of them where onnxruntime cannot run the model with 2, or nothing comes out.
         target, shapes, constants, progress: see ``from_onnx``.
 
     Raises:
@@ -221,8 +221,8 @@ def verify_executable(
     Parameters:
         machine: of the library, here or in a session.
         model: a path, the bytes of a file, or an ``onnx.ModelProto``.
-        inputs: arrays by name; random numbers for all others, whose variable dimensions have 2 elements, or usual
-            numbers of them where onnxruntime cannot run the model with 2.
+        inputs: arrays by name; random numbers for all others, whose variable dimensions have usual sizes that
+            onnxruntime can run, or else 2 elements.
         tolerance: see ``verify``.
 
     Raises:
@@ -234,14 +234,17 @@ def verify_executable(
     sizes = {value.name: [_extent(dim) for dim in value.type.tensor_type.shape.dim] for value in known}
     types = {v.name: onnx.helper.tensor_dtype_to_np_dtype(v.type.tensor_type.elem_type) for v in known}
     failed: ModelError | None = None
-    for shapes in itertools.chain([{}], likely_shapes(proto, [*sizes]) if _is_open(known) else []):
-        feeds = {**_verify.random_inputs({**sizes, **shapes}, types, seed, proto), **(inputs or {})}
+    feeds, expected = {}, None
+    for shapes in itertools.chain(likely_shapes(proto, [*sizes]) if _is_open(known) else [], [{}]):
+        tried = {**_verify.random_inputs({**sizes, **shapes}, types, seed, proto), **(inputs or {})}
         try:
-            expected = _verify.reference(proto, feeds)
-            break
+            feeds, expected = tried, _verify.reference(proto, tried)
         except _verify.ReferenceFailedError as error:
             failed = failed or error
-    else:
+            continue
+        if all(value.size for value in expected.values()):  # a picture that is too small for the network leaves nothing
+            break
+    if expected is None:
         raise failed or ModelError("onnxruntime cannot run the model")
     returned = machine(*(feeds[value.name] for value in known))
     values = returned if isinstance(returned, tuple) else (returned,)
