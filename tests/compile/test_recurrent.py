@@ -13,6 +13,8 @@ from onnx.reference import ReferenceEvaluator
 import portcall
 from compile.reference import onnxruntime_outputs, outputs
 from compile.test_models import random
+from portcall.compile._recurrent import replace_recurrent
+from portcall.compile._rewriting import Graph
 from portcall.errors import ModelError
 
 pytestmark = pytest.mark.peers
@@ -130,3 +132,13 @@ def test_layers_that_are_refused_say_why() -> None:
     computed.graph.input.append(helper.make_tensor_value_info("w", TensorProto.FLOAT, [1, 3 * HIDDEN, INPUTS]))
     with pytest.raises(ModelError, match="W is computed"):
         portcall.compile.from_onnx(computed)
+
+
+def test_results_of_many_steps_are_put_together_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TVM writes a choice in a choice for each value that is concatenated: for 260 there was no end."""
+    monkeypatch.setattr(f"{__name__}.STEPS", 40)
+    model = layer("RNN", states=False)
+    replace_recurrent(graph := Graph(model))
+    joined = [node for node in graph.nodes if node.op_type == "Concat"]
+    assert max(len(node.input) for node in joined) <= 16
+    assert compare(model).kernels["default"] <= 2

@@ -22,6 +22,7 @@ _DATA, _WEIGHTS = "NHWC", "HWIO"  # which make the channels, the vector axis, li
 _LAYOUT = {name: [_DATA, _WEIGHTS] for name in ("relax.nn.conv2d", "relax.nn.conv2d_transpose")}
 _CONVOLUTION, _TRANSPOSED = (tvm.ir.Op.get(name) for name in _LAYOUT)
 _CALL_TIR = tvm.ir.Op.get("relax.call_tir")
+_FEW = 8  # values whose concatenation may be part of what reads it
 _BROADCAST, _OPAQUE = 1, 8  # of TVM's OpPatternKind: the largest that is one element by one, and what is never fused
 
 
@@ -46,7 +47,7 @@ def lower(module: Any, target: Target, labels: Labels | None = None) -> Any:
         transform.LegalizeOps({_TRANSPOSED.name: legalize}),
         transform.AnnotateTIROpPattern(),
         transform.FoldConstant(),
-        KeepSmallProducts(),
+        KeepApart(),
         *(labels.around(transform.FuseOps()) if labels else [transform.FuseOps()]),
         transform.FuseTIR(),
         transform.RewriteDataflowReshape(),
@@ -146,11 +147,12 @@ class _Pointwise(PyExprMutator):  # type: ignore[misc]
         return relax.op.permute_dims(self.builder_.emit(made), [0, 2, 3, 1])
 
 
-def KeepSmallProducts() -> Any:
-    """Return a pass that keeps what follows a product, and is smaller than its reader, out of that reader.
+def KeepApart() -> Any:
+    """Return a pass that keeps some functions out of their readers, into which FuseOps would put them.
 
-    FuseOps would put both into one function, where no rule for products finds its sums in the places of the result:
-    the gate of each channel in all pixels.
+    One is what follows a product, and is smaller than its reader: in one function no rule for products finds its sums
+    in the places of the result, such as the gate of each channel in all pixels. Another is a concatenation of many,
+    such as the steps of a recurrent layer: what reads it would have a choice in a choice for each.
     """
 
     def run(module: Any, context: Any) -> Any:
@@ -162,6 +164,8 @@ def KeepSmallProducts() -> Any:
             if not isinstance(call, relax.Call) or call.op != _CALL_TIR:
                 continue
             name, following = call.args[0], [part for part in call.args[1] if part in makers]
+            if name.name_hint.startswith("concatenate") and len(call.args[1]) > _FEW:
+                small.add(name)
             one_by_one = int(module[name].attrs.get("op_pattern", _OPAQUE)) <= _BROADCAST
             if one_by_one:  # others, such as a concatenation, are not fused with what follows a product
                 small.update(makers[part] for part in following if _size(part) < _size(variable))
@@ -171,7 +175,7 @@ def KeepSmallProducts() -> Any:
             module.update_func(name, module[name].with_attr("op_pattern", _OPAQUE))
         return module
 
-    return tvm.transform.module_pass(run, opt_level=0, name="KeepSmallProducts")
+    return tvm.transform.module_pass(run, opt_level=0, name="KeepApart")
 
 
 def _size(e: Any) -> int:

@@ -7,7 +7,7 @@ share their kernels, so that a long sequence costs nodes, but hardly any code.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from portcall.errors import ModelError
 
 RECURRENT = {"LSTM": 4, "GRU": 3, "RNN": 1}  # by how many gates each has
 MOST_STEPS = 512
+_AT_ONCE = 16
 _DEFAULTS = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}
 _PLAIN = ("Sigmoid", "Tanh", "Relu", "Softsign", "Softplus")
 # Functions with parameters: the names of alpha and beta in the operator of that name, and their values if not given.
@@ -255,4 +256,12 @@ class _Layer:
     def together(self, names: Sequence[str]) -> str:
         """Return some states as one value: [states, batch, hidden]."""
         parts = [self.shaped(name, 1, self.batch, self.size) for name in names]
-        return parts[0] if len(parts) == 1 else self.add("Concat", *parts, axis=0)
+        while len(parts) > 1:
+            parts = [self.add("Concat", *some, axis=0) if len(some) > 1 else some[0] for some in batched(parts)]
+        return parts[0]
+
+
+def batched(parts: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Yield groups of values that are concatenated at once: TVM writes a choice in a choice for each."""
+    for first in range(0, len(parts), _AT_ONCE):
+        yield parts[first : first + _AT_ONCE]
