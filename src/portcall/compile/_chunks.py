@@ -66,7 +66,7 @@ def use_rules(module: Any, target: Target, winograd: str) -> tuple[Any, Mapping[
     for name in list(made.get_global_vars()):
         function = made[name]
         if isinstance(function, tirx.PrimFunc) and str(name.name_hint) not in changed.made:
-            made.update_func(name, schedule_open(function, target))
+            made.update_func(name, schedule_open(function))
     return relax.transform.DeadCodeElimination()(made), dict(changed.rules.most_common())
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from tvm import s_tir, tirx
@@ -17,24 +18,19 @@ def schedule(function: Any, target: Target, parallel: bool) -> Any:
     known = written(function, parallel)
     if known is not None:
         return known
-    try:
-        made = s_tir.Schedule(function)
-        blocks = made.get_child_blocks(made.get_sblock("root"))
-    except Exception:  # it is not made of stages: it stays as it is
-        return function
-    for block in blocks[:-1]:
-        if _is_spatial(made, block):
-            _try(made.compute_inline, block)
-    for block in made.get_child_blocks(made.get_sblock("root")):
-        _vectorize(made, block, target.lanes, parallel)
-    return made.mod["main"].with_attr("tirx.noalias", True)
+    return _with_stages(function, lambda made, block: _vectorize(made, block, target.lanes, parallel))
 
 
-def schedule_open(function: Any, target: Target) -> Any:
+def schedule_open(function: Any) -> Any:
     """Return a function whose extents are not known, with its sums over the result's last axis.
 
     What is summed up is read in the order in which it lies, and LLVM makes vectors of the innermost loop.
     """
+    return _with_stages(function, _sum_along)
+
+
+def _with_stages(function: Any, change: Callable[[Any, Any], None]) -> Any:
+    """Return a function of TVM's with its element-wise stages inlined, and the others changed."""
     try:
         made = s_tir.Schedule(function)
         blocks = made.get_child_blocks(made.get_sblock("root"))
@@ -44,13 +40,18 @@ def schedule_open(function: Any, target: Target) -> Any:
         if _is_spatial(made, block):
             _try(made.compute_inline, block)
     for block in made.get_child_blocks(made.get_sblock("root")):
-        loops = list(made.get_loops(block))
-        kinds = [int(axis.iter_type) for axis in made.get(block).iter_vars]
-        if len(kinds) == len(loops) and 0 < (last := kinds.count(0)) < len(kinds) and 2 not in kinds[:last]:
-            stage = made.get(block)
-            if _lies_along(stage.body, stage.iter_vars[last - 1].var):
-                _try(lambda block, loops=loops, last=last: _sum_rows(made, block, loops, last), block)
+        change(made, block)
     return made.mod["main"].with_attr("tirx.noalias", True)
+
+
+def _sum_along(made: Any, block: Any) -> None:
+    """Sum up by rows where the last axis of the result lies along what is read."""
+    loops = list(made.get_loops(block))
+    kinds = [int(axis.iter_type) for axis in made.get(block).iter_vars]
+    if len(kinds) == len(loops) and 0 < (last := kinds.count(0)) < len(kinds) and 2 not in kinds[:last]:
+        stage = made.get(block)
+        if _lies_along(stage.body, stage.iter_vars[last - 1].var):
+            _try(lambda block: _sum_rows(made, block, loops, last), block)
 
 
 def _sum_rows(made: Any, block: Any, loops: list[Any], last: int) -> None:
