@@ -181,3 +181,16 @@ def test_first_rows_are_no_view_of_all() -> None:
     ]
     constants = {"from": np.array([0]), "to": np.array([2]), "along": np.array([0]), "s": np.array([2, 5])}
     check(make(nodes, {"x": [4, 1, 5]}, ["y"], constants), {"x": random(4, 1, 5)})
+
+
+def test_sums_over_leading_axes_are_no_pooling() -> None:
+    constants = {"axes": np.array([0, 1])}
+    check(make([helper.make_node("ReduceSum", ["x", "axes"], ["y"])], {"x": [2, 3, 4, 1]}, ["y"], constants),
+          {"x": random(2, 3, 4, 1)})  # fmt: skip
+
+
+def test_rows_in_front_of_an_axis_of_one_element_have_vectors() -> None:
+    """LLVM's own vectors of such a loop, with remainders of each index, were wrong on AVX-512."""
+    constants = {"times": np.array([2, 2, 2, 1])}
+    check(make([helper.make_node("Tile", ["x", "times"], ["y"])], {"x": [3, 2, 32, 1]}, ["y"], constants),
+          {"x": random(3, 2, 32, 1)})  # fmt: skip

@@ -32,18 +32,21 @@ def write_elementwise(reading: Reading, target: Target, parallel: bool) -> Any:
     shape = shape_of(result)
     if not prod(shape):
         raise NotThisKindError("nothing to compute")
-    kernel = _Kernel(reading, target, Writer(parallel), shape or [1])
+    kernel = _Kernel(reading, target, Writer(parallel), shape)
     kernel.outer([], kernel.shape[:-1])
     return kernel.w.function(list(kernel.buffers.values())[:-1], [kernel.output])
 
 
 class _Kernel:
     def __init__(self, reading: Reading, target: Target, w: Writer, shape: list[int]) -> None:
-        self.reading, self.w, self.shape = reading, w, shape
+        self.reading, self.w = reading, w
+        rank = max((k + 1 for k, extent in enumerate(shape) if extent > 1), default=0)
+        self.shape = shape[:rank] or [1]  # loops over the axes up to the last one that has several elements
         self.buffers = reading.buffers()
         self.output = self.buffers[reading.result.name]
         self.lanes = target.lanes
-        self.rank = len(shape_of(reading.result))
+        self.rank = rank
+        self.ones = [0] * (len(shape) - rank)
 
     def outer(self, indices: list[Index], left: list[int]) -> None:
         """Write a loop for each axis but the last one."""
@@ -91,7 +94,11 @@ class _Kernel:
         self.w.store(self.output, self._at(place), self._value(place, _analyzer(extents), []))
 
     def _at(self, place: list[Index]) -> Index:
-        return flat_index(self.reading.result, place[len(place) - self.rank :]) if self.rank else 0
+        return flat_index(self.reading.result, self._place(place)) if self.rank else 0
+
+    def _place(self, place: list[Index]) -> list[Index]:
+        """Return a place on all axes of the result."""
+        return [*place[len(place) - self.rank :], *self.ones]
 
     def _value(self, place: list[Index], analyzer: Any, open_conditions: list[Expr]) -> Expr:
         """Return the value of a place; conditions that are not decided are added to a list."""
@@ -109,7 +116,7 @@ class _Kernel:
             open_conditions.append(condition)
             return None
 
-        value = self.reading.value_at(self.reading.result, place[len(place) - self.rank :], load, decide)
+        value = self.reading.value_at(self.reading.result, self._place(place), load, decide)
         if isinstance(value, (bool, int)):
             return tirx.const(value, str(self.reading.result.dtype))
         if type_of(value) != str(self.reading.result.dtype):  # an index that is a value
@@ -130,7 +137,7 @@ class _Kernel:
             found.update(_boundaries(condition, variable, last))
             return None
 
-        self.reading.value_at(self.reading.result, [*indices, variable], load, decide)
+        self.reading.value_at(self.reading.result, self._place([*indices, variable]), load, decide)
         if len(found) > _MOST_CUTS:
             raise NotThisKindError("too many parts")
         return found

@@ -25,6 +25,7 @@ from portcall.compile._writer import Buffer, Expr, Index, Writer
 
 Kind = Literal["multiply", "add", "max"]
 _PIXELS = (7, 8)
+_AXES = ((0,), (1, 4), (2, 5), (3,))  # of n, oh, ow, o, kh, kw: those that may be in each index of the operand
 _TYPES = ("float32", "int32", "int8", "uint8")
 
 
@@ -87,6 +88,9 @@ def read_pooling(reading: Reading) -> ByChannel:
 
     start = stage.start.value
     offsets = [at(index) for index in x.indices]
+    for index, offset, own in zip(x.indices, offsets, _AXES, strict=True):
+        if any(extent > 1 and k not in own and at(index, k) != offset for k, extent in enumerate(stage.extents)):
+            raise NotThisKindError("a sum over other axes")
     source, behind = behind_padding(reading, x.source, start)
     offsets = [a + b for a, b in zip(offsets, behind, strict=True)]
     if not reading.is_input(source) or offsets[0] or offsets[3]:
