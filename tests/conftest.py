@@ -275,3 +275,11 @@ def native(build_native: Callable[[str], Path]) -> portcall.Module:
 def fake_device(build_native: Callable[[str], Path]) -> portcall.Module:
     """The fake accelerator of tests/native/fake_device.cc: loading it registers the devices ext_dev:0 and ext_dev:1."""
     return portcall.load_module(build_native("fake_device.cc"))
+
+
+@pytest.fixture
+def vm_pools() -> Iterator[None]:
+    """Free what the Relax VM keeps for its next run, once the test is over."""
+    yield
+    gc.collect()  # tracebacks hold results
+    portcall.get_global_func("vm.builtin.memory_manager.clear")()

@@ -13,6 +13,7 @@ from onnx.reference import ReferenceEvaluator
 import portcall
 from compile.reference import onnxruntime_outputs, outputs
 from compile.test_models import random
+from portcall.compile._operators import group_concatenations
 from portcall.compile._recurrent import replace_recurrent
 from portcall.compile._rewriting import Graph
 from portcall.errors import ModelError
@@ -139,6 +140,7 @@ def test_results_of_many_steps_are_put_together_in_groups(monkeypatch: pytest.Mo
     monkeypatch.setattr(f"{__name__}.STEPS", 40)
     model = layer("RNN", states=False)
     replace_recurrent(graph := Graph(model))
+    group_concatenations(graph)
     joined = [node for node in graph.nodes if node.op_type == "Concat"]
     assert max(len(node.input) for node in joined) <= 16
     assert compare(model).kernels["default"] <= 2

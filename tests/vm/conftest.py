@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-import gc
 import hashlib
 import importlib.metadata
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +45,5 @@ def demo(register: Callable[[str, Callable[..., Any]], Any]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _pools_are_cleared() -> Iterator[None]:
-    yield
-    gc.collect()  # tracebacks hold results
-    portcall.get_global_func("vm.builtin.memory_manager.clear")()
+def _pools_are_cleared(vm_pools: None) -> None:
+    """See ``vm_pools``."""

@@ -12,9 +12,7 @@ from typing import Any
 import numpy as np
 from onnx import helper
 
-from portcall.compile._rewriting import ONNX_DOMAINS, Graph, attribute_of
-
-_CONVOLUTIONS = ("Conv", "ConvInteger", "ConvTranspose")
+from portcall.compile._rewriting import CONVOLUTIONS, ONNX_DOMAINS, Graph, attribute_of
 
 
 def fold_borders(graph: Graph) -> None:
@@ -25,7 +23,7 @@ def fold_borders(graph: Graph) -> None:
     for node in graph.nodes:
         if node.domain not in ONNX_DOMAINS:
             continue
-        if node.op_type in _CONVOLUTIONS:
+        if node.op_type in CONVOLUTIONS:
             _write_pads(graph, node)
             _take_pad(graph, node, makers)
         elif node.op_type == "Slice" and readers[node.input[0]] == 1 and node.output[0] not in graph.outputs:

@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 from onnx import helper
 
-from portcall.compile._rewriting import ONNX_DOMAINS, Graph, attribute_of
+from portcall.compile._rewriting import CONVOLUTIONS, ONNX_DOMAINS, Graph, attribute_of
 
-_CONVOLUTIONS = ("Conv", "ConvInteger", "ConvTranspose")
 _POOLS = ("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool")
 _OF_CHANNELS = ("BatchNormalization", "InstanceNormalization")
 _REDUCTIONS = ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin")
@@ -35,7 +34,7 @@ _OLDEST = 5  # the opset since which Reshape has a second input
 def add_heights(graph: Graph) -> None:
     """Give convolutions over one axis, and what is between them, an axis of height 1."""
     inner = any(a.HasField("g") or a.graphs for node in graph.nodes for a in node.attribute)
-    wanted = any(node.op_type in _CONVOLUTIONS and len(graph.shape(node.input[0]) or ()) == 3 for node in graph.nodes)
+    wanted = any(node.op_type in CONVOLUTIONS and len(graph.shape(node.input[0]) or ()) == 3 for node in graph.nodes)
     if wanted and not inner and graph.opset["ai.onnx"] >= _OLDEST:
         _Heights(graph).run()
 
@@ -72,7 +71,7 @@ class _Heights:
             return self._take_view(node)
         if shape is None or any(self.graph.shape(name) is None for name in node.output if name):
             return False
-        if op in _CONVOLUTIONS:
+        if op in CONVOLUTIONS:
             if len(shape) != 3:
                 return False
             return self._add(node, [self._with(names[0]), self._with(names[1]), *names[2:]])

@@ -71,8 +71,7 @@ def ConvertLayout() -> Any:
         try:
             return relax.transform.ConvertLayout(_LAYOUT)(module)
         except Exception:  # TVM's class for it is not public
-            module.update_func(module.get_global_var("main"), _Layout(module).visit_expr(module["main"]))
-            return module
+            return _changed(module, _Layout(module))
 
     return tvm.transform.module_pass(run, opt_level=0, name="ConvertLayout")
 
@@ -108,8 +107,7 @@ def PointwiseProducts() -> Any:
     """
 
     def run(module: Any, context: Any) -> Any:
-        module.update_func(module.get_global_var("main"), _Pointwise(module).visit_expr(module["main"]))
-        return module
+        return _changed(module, _Pointwise(module))
 
     return tvm.transform.module_pass(run, opt_level=0, name="PointwiseProducts")
 
@@ -145,6 +143,12 @@ class _Pointwise(PyExprMutator):  # type: ignore[misc]
         )
         made = relax.op.nn.conv2d_transpose(data, weights, *numbers, int(attrs.groups), "NCHW", "IOHW")
         return relax.op.permute_dims(self.builder_.emit(made), [0, 2, 3, 1])
+
+
+def _changed(module: Any, mutator: Any) -> Any:
+    """Return the module with its function changed by a mutator."""
+    module.update_func(module.get_global_var("main"), mutator.visit_expr(module["main"]))
+    return module
 
 
 def KeepApart() -> Any:

@@ -19,14 +19,13 @@ from onnx.external_data_helper import ExternalDataInfo, load_external_data_for_m
 
 from portcall.compile._checks import InvalidModelError, check_form
 from portcall.compile._ml import without_maps
-from portcall.compile._rewriting import Graph, name_of
+from portcall.compile._rewriting import Graph, name_of, shapes_inferred
 from portcall.errors import ModelError
 
 Model = Any
 Runs = Callable[[Any, Mapping[str, Sequence[int]]], bool]
 Source = Any  # a path, bytes, or a ModelProto
 _BLOCK = 1 << 20
-_LARGE = 1 << 16  # bytes of weights that say no shape
 # Extents of pictures and of sequences: for the last two axes of four, and for all other axes but the batch.
 _USUAL = ((224, 224, 128), (48, 320, 512), (128, 128, 16000), (640, 640, 224), (32, 32, 32), (1, 1, 1))
 _INFERENCE = re.compile(r"\(op_type:\s*(\w+)(?:, node name:\s*(.*?))?\):\s*(?:\[\w+\]\s*)?(.*)")
@@ -271,26 +270,6 @@ def type_text(value: Any) -> str:
     return f"{onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)}{_text(_said(value))}"
 
 
-def _inferred(model: Model) -> Model:
-    """Return the model with inferred shapes; onnx, which copies a model several times, does not see large weights."""
-    graph, given = model.graph, {value.name for value in model.graph.input}
-    large = [tensor for tensor in graph.initializer if len(tensor.raw_data) > _LARGE]
-    light = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions)
-    names = {tensor.name for tensor in large}
-    parts = {field.name: value for field, value in graph.ListFields() if field.name != "initializer"}
-    light.graph.CopyFrom(onnx.GraphProto(**parts))
-    light.graph.initializer.extend(tensor for tensor in graph.initializer if tensor.name not in names)
-    light.graph.input.extend(
-        onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
-        for tensor in large
-        if tensor.name not in given
-    )
-    found = shape_inference.infer_shapes(light, strict_mode=True, data_prop=True)
-    del found.graph.input[len(graph.input) :]
-    found.graph.initializer.extend(large)
-    return found
-
-
 def infer_shapes(model: Model) -> Model:
     """Return the model with the shapes of the values between its nodes.
 
@@ -300,14 +279,14 @@ def infer_shapes(model: Model) -> Model:
         ModelError: the model contradicts itself.
     """
     try:
-        return _inferred(model)
+        return shapes_inferred(model)
     except (shape_inference.InferenceError, onnx.checker.ValidationError) as error:
         less = onnx.ModelProto()
         less.CopyFrom(model)
         for value in (*less.graph.value_info, *less.graph.output):
             value.type.tensor_type.ClearField("shape")
         try:
-            return _inferred(less)
+            return shapes_inferred(less)
         except (shape_inference.InferenceError, onnx.checker.ValidationError):
             raise _contradiction(model, str(error).strip().partition("\n")[0]) from None
     except ValueError:  # above 2 GiB it cannot be serialized; the importer finds the shapes itself

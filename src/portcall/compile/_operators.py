@@ -8,7 +8,24 @@ from typing import Any
 import numpy as np
 from onnx import helper
 
-from portcall.compile._rewriting import Graph, attribute_of
+from portcall.compile._rewriting import Graph, Nodes, attribute_of
+
+_AT_ONCE = 16
+
+
+def group_concatenations(graph: Graph) -> None:
+    """Put many rows together in groups, such as the steps of a loop: TVM writes a choice in a choice for each."""
+    nodes: list[Any] = []
+    for node in graph.nodes:
+        if node.op_type == "Concat" and attribute_of(node, "axis", None) == 0:
+            made, parts = Nodes(graph, node), list(node.input)
+            while len(parts) > _AT_ONCE:
+                groups = [parts[first : first + _AT_ONCE] for first in range(0, len(parts), _AT_ONCE)]
+                parts = [made.add("Concat", *some, axis=0) if len(some) > 1 else some[0] for some in groups]
+            nodes += made.nodes
+            node = helper.make_node("Concat", parts, node.output, node.name, axis=0) if made.nodes else node
+        nodes.append(node)
+    graph.nodes = nodes
 
 
 def replace_shifts(graph: Graph) -> None:

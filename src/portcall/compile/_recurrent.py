@@ -7,19 +7,18 @@ share their kernels, so that a long sequence costs nodes, but hardly any code.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from onnx import helper
 
-from portcall.compile._rewriting import Graph, attribute_of
+from portcall.compile._rewriting import Graph, Nodes, attribute_of
 from portcall.errors import ModelError
 
 RECURRENT = {"LSTM": 4, "GRU": 3, "RNN": 1}  # by how many gates each has
 MOST_STEPS = 512
-_AT_ONCE = 16
 _DEFAULTS = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}
 _PLAIN = ("Sigmoid", "Tanh", "Relu", "Softsign", "Softplus")
 # Functions with parameters: the names of alpha and beta in the operator of that name, and their values if not given.
@@ -60,19 +59,19 @@ class _Direction:
     last: str
     rest: str
     peepholes: Sequence[str]
-    functions: Sequence[tuple[str, dict[str, float]]]
+    functions: Sequence[tuple[str, dict[str, Any]]]
     hidden: str
     cell: str
 
 
-class _Layer:
+class _Layer(Nodes):
     """Writes the nodes of one layer."""
 
     def __init__(self, graph: Graph, node: Any) -> None:
-        self.graph, self.node, self.kind = graph, node, node.op_type
+        super().__init__(graph, node)
+        self.kind = node.op_type
         self.where = f"node '{node.name}'" if node.name else f"a node {node.op_type}"
         self.gates = RECURRENT[node.op_type]
-        self.nodes: list[Any] = []
         self.kept: dict[Any, str] = {}
         self.words = [*node.input, *[""] * (8 - len(node.input))]
         x, shape = node.input[0], graph.shape(node.input[0])
@@ -96,11 +95,6 @@ class _Layer:
         self.finish(outputs, by_batch)
 
     # ---- Values ------------------------------------------------------------------------------------------------------
-
-    def add(self, op: str, *inputs: str, **attributes: Any) -> str:
-        name = self.graph.name(f"{self.node.output[0] or self.kind}/{op}")
-        self.nodes.append(helper.make_node(op, list(inputs), [name], **attributes))
-        return name
 
     def stored(self, array: Any, dtype: str = "") -> str:
         """Return the name of a constant, of which there is one however many steps read it."""
@@ -151,7 +145,7 @@ class _Layer:
         cell = self.state(6, k, by_batch) if self.kind == "LSTM" else ""
         return _Direction(inputs, self.stored(weights), last, rest, peepholes, self.functions(k), hidden, cell)
 
-    def functions(self, k: int) -> list[tuple[str, dict[str, float]]]:
+    def functions(self, k: int) -> list[tuple[str, dict[str, Any]]]:
         """Return the functions of a direction with their parameters; ONNX lists those of all directions in a row."""
         count = len(_DEFAULTS[self.kind])
         given = [word.decode() for word in attribute_of(self.node, "activations", [])]
@@ -233,7 +227,7 @@ class _Layer:
         places = [self.stored([k * self.size], "int64") for k in range((count or self.gates) + 1)]
         return [self.add("Slice", name, *places[k : k + 2], axis) for k in range(count or self.gates)]
 
-    def apply(self, function: tuple[str, dict[str, float]], name: str, clipped: bool = True) -> str:
+    def apply(self, function: tuple[str, dict[str, Any]], name: str, clipped: bool = True) -> str:
         if clipped and self.clip is not None:
             name = self.add("Clip", name, self.stored(-self.clip), self.stored(self.clip))
         return self.add(function[0], name, **function[1])
@@ -256,12 +250,4 @@ class _Layer:
     def together(self, names: Sequence[str]) -> str:
         """Return some states as one value: [states, batch, hidden]."""
         parts = [self.shaped(name, 1, self.batch, self.size) for name in names]
-        while len(parts) > 1:
-            parts = [self.add("Concat", *some, axis=0) if len(some) > 1 else some[0] for some in batched(parts)]
-        return parts[0]
-
-
-def batched(parts: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Yield groups of values that are concatenated at once: TVM writes a choice in a choice for each."""
-    for first in range(0, len(parts), _AT_ONCE):
-        yield parts[first : first + _AT_ONCE]
+        return parts[0] if len(parts) == 1 else self.add("Concat", *parts, axis=0)

@@ -16,6 +16,8 @@ from portcall.errors import ModelError
 Array = Any
 Model = Any
 ONNX_DOMAINS = ("", "ai.onnx")
+CONVOLUTIONS = ("Conv", "ConvInteger", "ConvTranspose")
+_LARGE = 1 << 16  # bytes of weights that say no shape
 _CONSTANTS_ARE_NO_INPUTS = 4  # the first version of ONNX's format in which they need not be
 
 
@@ -254,9 +256,29 @@ def replace_operators(
 def inferred(model: Model) -> Model:
     """Return the model with the shapes that are found, as it is if it contradicts itself: that is said later."""
     try:
-        return shape_inference.infer_shapes(model, data_prop=True)
+        return shapes_inferred(model, strict=False)
     except (shape_inference.InferenceError, onnx.checker.ValidationError, ValueError):
         return model
+
+
+def shapes_inferred(model: Model, strict: bool = True) -> Model:
+    """Return the model with inferred shapes; onnx, which copies a model several times, does not see large weights."""
+    graph, given = model.graph, {value.name for value in model.graph.input}
+    large = [tensor for tensor in graph.initializer if len(tensor.raw_data) > _LARGE]
+    light = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions)
+    names = {tensor.name for tensor in large}
+    parts = {field.name: value for field, value in graph.ListFields() if field.name != "initializer"}
+    light.graph.CopyFrom(onnx.GraphProto(**parts))
+    light.graph.initializer.extend(tensor for tensor in graph.initializer if tensor.name not in names)
+    light.graph.input.extend(
+        helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+        for tensor in large
+        if tensor.name not in given
+    )
+    found = shape_inference.infer_shapes(light, strict_mode=strict, data_prop=True)
+    del found.graph.input[len(graph.input) :]
+    found.graph.initializer.extend(large)
+    return found
 
 
 def _all_inputs(node: Any) -> Iterable[str]:

@@ -24,11 +24,11 @@ from portcall.compile._contrib import replace_contrib
 from portcall.compile._heights import add_heights
 from portcall.compile._ml import replace_ml
 from portcall.compile._model import infer_shapes
-from portcall.compile._operators import replace_remainders, replace_shifts
+from portcall.compile._operators import group_concatenations, replace_remainders, replace_shifts
 from portcall.compile._quantized import is_quantized, new_enough, replace_quantized
 from portcall.compile._recurrent import RECURRENT, replace_recurrent
 from portcall.compile._resize import replace_resizes
-from portcall.compile._rewriting import ONNX_DOMAINS, Graph, attribute_of, opset_of
+from portcall.compile._rewriting import CONVOLUTIONS, ONNX_DOMAINS, Graph, attribute_of, opset_of
 from portcall.compile._subpixels import replace_narrow
 from portcall.errors import ModelError
 
@@ -63,18 +63,16 @@ def simplify(model: Model) -> Model:
             break
     changed = Graph(model)
     replace_recurrent(changed)
+    group_concatenations(changed)
     replace_resizes(changed)
     replace_shifts(changed)
     replace_remainders(changed)
     model = infer_shapes(changed.model())
     changed = Graph(model)
-    fold_borders(changed)
-    changed = Graph(infer_shapes(changed.model()))
-    add_heights(changed)
-    changed = Graph(infer_shapes(changed.model()))
-    replace_narrow(changed)
-    model = infer_shapes(changed.model())
-    changed = Graph(model)
+    if any(node.op_type in CONVOLUTIONS for node in changed.nodes):
+        for change in (fold_borders, add_heights, replace_narrow):
+            change(changed)
+            changed = Graph(infer_shapes(changed.model()))
     fold_scales(changed)
     return infer_shapes(changed.model())
 

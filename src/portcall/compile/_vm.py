@@ -154,8 +154,8 @@ def for_vm(
     Parameters:
         model: an ONNX model (a path, bytes or an ``onnx.ModelProto``), or a module of TVM's Relax, which may have
             control flow; ``shapes``, ``constants`` and ``check`` are for ONNX models.
-        check: run the model once, with random inputs, and compare with onnxruntime; variable dimensions have 2
-            elements, or usual numbers of them where onnxruntime cannot run the model with 2, or nothing comes out.
+        check: run the model once, with random inputs, and compare with onnxruntime; variable dimensions have usual
+            sizes that onnxruntime can run, or else 2 elements.
         target, shapes, constants, progress: see ``from_onnx``.
 
     Raises:
