@@ -363,8 +363,9 @@ HEADER_LAYERS = [
 # Folders of the core, from the bottom up. Folders of one line do not know each other.
 FOLDER_LAYERS = [["bytes"], ["runtime"], ["classic"], ["loader"], ["rpc", "graph"], ["web"]]
 # Libraries and a program of their own: they include public headers, core/bytes (headers alone) and their own files; the
-# program has files of ir in it, too.
-LIBRARY_FOLDERS = ["board", "devices", "ir", "vm"]
+# program has files of ir and session in it, too; session has one of ir.
+LIBRARY_FOLDERS = ["board", "devices", "ir", "session", "vm"]
+LINKED_FOLDERS = {"board": {"ir", "session"}, "session": {"ir"}, "web": {"ir"}}
 # Not part of a library: they may include everything.
 FREE_FOLDERS = ["tests", "fuzz"]
 
@@ -390,11 +391,11 @@ def core_files() -> list[Path]:
 
 def allowed_folders(folder: str) -> set[str]:
     """The folders whose files a file of this folder may include."""
-    with_ir = {"ir"} if folder in ("board", "web") else set()  # which link a part of it
+    linked = LINKED_FOLDERS.get(folder, set())
     if folder in LIBRARY_FOLDERS:
-        return {folder, "portcall", "bytes"} | with_ir
+        return {folder, "portcall", "bytes"} | linked
     below = FOLDER_LAYERS[: rank(FOLDER_LAYERS, folder)]
-    return {folder, "portcall"} | {name for line in below for name in line} | with_ir
+    return {folder, "portcall"} | {name for line in below for name in line} | linked
 
 
 def circle_of(edges: dict[str, set[str]]) -> list[str] | None:

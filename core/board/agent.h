@@ -13,11 +13,13 @@
 #include <map>
 #include <string>
 
-#include "board/descriptor.h"
 #include "board/log.h"
 #include "board/options.h"
+#include "session/descriptor.h"
 
 namespace portcall::board {
+
+using namespace session;
 
 // What an agent begins with; another one may have been there before it.
 struct AgentTask {

@@ -8,10 +8,12 @@
 #include <utility>
 #include <vector>
 
-#include "board/descriptor.h"
-#include "board/json.h"
+#include "session/descriptor.h"
+#include "session/json.h"
 
 namespace portcall::board {
+
+using namespace session;
 
 // Connects by TCP; blocks for 10 s at the most. Throws OSError.
 Descriptor ConnectTo(const std::string& host, const std::string& port);

@@ -13,9 +13,11 @@
 #include <string>
 #include <string_view>
 
-#include "board/descriptor.h"
+#include "session/descriptor.h"
 
 namespace portcall::board {
+
+using namespace session;
 
 struct GateMessage {
   enum Kind : int32_t {

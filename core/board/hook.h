@@ -9,9 +9,11 @@
 #include <utility>
 #include <vector>
 
-#include "board/descriptor.h"
+#include "session/descriptor.h"
 
 namespace portcall::board {
+
+using namespace session;
 
 class Hook {
  public:

@@ -13,9 +13,11 @@
 #include <string>
 #include <vector>
 
-#include "board/descriptor.h"
+#include "session/descriptor.h"
 
 namespace portcall::board {
+
+using namespace session;
 
 std::string SessionDirectory(const std::string& base, int number);
 std::string ContentsDirectory(const std::string& base);  // what is kept from session to session

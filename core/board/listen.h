@@ -5,10 +5,12 @@
 
 #include <string>
 
-#include "board/descriptor.h"
 #include "board/options.h"
+#include "session/descriptor.h"
 
 namespace portcall::board {
+
+using namespace session;
 
 struct Listener {
   Descriptor socket;  // does not block

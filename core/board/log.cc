@@ -5,69 +5,14 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-#include <cstdint>
-#include <cstdio>
 #include <ctime>
-
-#include "bytes/utf8.h"
 
 namespace portcall::board {
 namespace {
 
 constexpr size_t kMostBytes = 4096;  // of a line: what a pipe that has room takes at once (PIPE_BUF)
 
-// Marks that end lines or change the direction of text, as code points.
-bool Steers(uint32_t code) {
-  return code < 0x20 || (code >= 0x7f && code < 0xa0) || code == 0x61c || (code >= 0x200b && code <= 0x200f) ||
-         (code >= 0x2028 && code <= 0x202e) || (code >= 0x2060 && code <= 0x206f) || code == 0xfeff;
-}
-
-template <typename... A> std::string Print(const char* format, A... values) {
-  char text[64];
-  return {text, static_cast<size_t>(snprintf(text, sizeof(text), format, values...))};
-}
-
-// Calls take(bytes, code point) for each character; a byte that is not UTF-8 has the code point -1.
-template <typename Take> void ForEachCharacter(std::string_view text, Take take) {
-  while (!text.empty()) {
-    const auto lead = static_cast<uint8_t>(text[0]);
-    const size_t length = lead < 0x80 ? 1 : lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2;
-    std::string_view character = text.substr(0, length);
-    int64_t code = lead & (length == 1 ? 0x7f : 0xff >> (length + 1));
-    for (char c : character.substr(1)) code = code << 6 | (c & 0x3f);
-    if (character.size() < length || !bytes::IsUtf8(character)) {
-      character = text.substr(0, 1);
-      code = -1;
-    }
-    take(character, code);
-    text.remove_prefix(character.size());
-  }
-}
-
 }  // namespace
-
-std::string Printable(std::string_view text) {
-  std::string shown;
-  ForEachCharacter(text, [&](std::string_view character, int64_t code) {
-    if (code < 0) shown += Print("\\x%02x", static_cast<uint8_t>(character[0]));
-    else if (code != '\n' && Steers(static_cast<uint32_t>(code)))
-      shown += Print(code < 256 ? "\\x%02x" : "\\u%04x", int(code));
-    else shown += character;
-  });
-  return shown;
-}
-
-std::string Quoted(std::string_view text) {
-  std::string quoted = "\"";
-  ForEachCharacter(text, [&](std::string_view character, int64_t code) {
-    if (code == '"' || code == '\\') (quoted += '\\') += character;
-    else if (code == '\n') quoted += "\\n";
-    else if (code < 0) quoted += Print("\\\\x%02x", static_cast<uint8_t>(character[0]));
-    else if (Steers(static_cast<uint32_t>(code))) quoted += Print("\\u%04x", int(code));
-    else quoted += character;
-  });
-  return quoted + "\"";
-}
 
 std::string ReadRest(int pipe) {
   char text[4096];

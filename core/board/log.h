@@ -9,14 +9,13 @@
 #include <utility>
 #include <vector>
 
+#include "session/text.h"
+
 namespace portcall::board {
 
-enum class LogStyle { kText, kJson, kNone };
+using namespace session;
 
-// A string as JSON.
-std::string Quoted(std::string_view text);
-// A text in which control characters, such as those that steer a terminal, and bytes that are not UTF-8 are escapes.
-std::string Printable(std::string_view text);
+enum class LogStyle { kText, kJson, kNone };
 
 // Text that waits in a pipe, which does not block; there are processes that print forever.
 constexpr size_t kMostRest = 1 << 20;  // bytes

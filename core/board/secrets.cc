@@ -10,10 +10,12 @@
 #include <cerrno>
 #include <new>
 
-#include "board/descriptor.h"
 #include "portcall/sha256.h"
+#include "session/descriptor.h"
 
 namespace portcall::board {
+
+using namespace session;
 
 using namespace sha256;
 namespace {

@@ -9,10 +9,12 @@
 #include <string>
 #include <vector>
 
-#include "board/descriptor.h"
 #include "board/options.h"
+#include "session/descriptor.h"
 
 namespace portcall::board {
+
+using namespace session;
 
 // What the supervisor hands to a session's process; nothing else of the supervisor's is open there.
 struct SessionStart {

@@ -6,10 +6,10 @@
 #include <string>
 #include <string_view>
 
-#include "board/folder.h"
-#include "board/graph_json.h"
+#include "session/folder.h"
+#include "session/graph_json.h"
 #include "board/hello.h"
-#include "board/json.h"
+#include "session/json.h"
 #include "board/log.h"
 #include "fuzz/targets.h"
 #include "graph/plan.h"

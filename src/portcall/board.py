@@ -23,11 +23,12 @@ from portcall._core import __version__
 from portcall._folders import cache_folder, folder_beside
 from portcall.errors import CompileError
 
-FOLDERS = ("runtime", "classic", "loader", "rpc", "graph", "board")
+FOLDERS = ("runtime", "classic", "loader", "rpc", "graph", "session", "board")
 # Of the library for graphs of objects: their binary form, in which they are arguments and results.
 BY_VALUE = tuple(f"ir/{name}.cc" for name in ("binary_read", "binary_write", "enum", "load", "text", "types", "walk"))
+EXPORTS = "session/library.cc"  # for the server in Python alone
 HEADERS = ("bytes", "include", "ir", "vm")  # that these include, too
-ABOVE = ("ir", "vm", "board")  # what the other folders do not include
+ABOVE = ("ir", "vm", "session", "board")  # what the other folders do not include
 __all__ = ["TARGETS", "build_server"]
 
 # With the oldest C library that the program runs on, where that is not the oldest one that zig knows.
@@ -144,6 +145,7 @@ def build_server(
              f"-I{core}/include", f"-I{toolchain.include_dir()}")  # fmt: skip
     folders = (*FOLDERS, "vm") if vm else FOLDERS
     sources = [path for folder in folders for path in sorted((core / folder).glob("*.cc"))]
+    sources.remove(core / EXPORTS)
     sources += [core / name for name in BY_VALUE]
     made_by = "\0".join((*flags, compiler.version())).encode()
     headers = [path for folder in (*FOLDERS, *HEADERS) for path in sorted((core / folder).rglob("*.h"))]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from portcall import __version__, toolchain
-from portcall.board import BY_VALUE
+from portcall.board import BY_VALUE, EXPORTS
 
 # Tests of `portcall serve` that do not apply, by the reason: how their names begin, or, with "[", their parameters.
 DIFFERENCES = {
@@ -111,9 +111,11 @@ def program() -> Path:
     """Return the server."""
     if given := os.environ.get("PORTCALL_BOARD_SERVER"):
         return Path(given)
-    sources = [*sorted((CORE / "board").glob("*.cc")), *(CORE / name for name in BY_VALUE)]
+    sources = [path for folder in ("board", "session") for path in sorted((CORE / folder).glob("*.cc"))]
+    sources.remove(CORE / EXPORTS)
+    sources += [CORE / name for name in BY_VALUE]
     options = (f"-I{CORE}", "-DPORTCALL_BUILDING", f'-DPORTCALL_VERSION="{__version__}"', "-O1")
-    headers = [path for folder in ("board", "bytes", "ir") for path in (CORE / folder).glob("*.h")]
+    headers = [path for folder in ("board", "session", "bytes", "ir") for path in (CORE / folder).glob("*.h")]
     return compiled(
         "portcall-server",
         [*sources, *sorted(headers)],
@@ -124,7 +126,7 @@ def program() -> Path:
 def silence() -> Path:
     """Return the library with its look at a connection."""
     sources = [ROOT / "tests" / "native" / "board_silence.cc", CORE / "board" / "listen.cc"]
-    headers = sorted((CORE / "board").glob("*.h"))
+    headers = [*sorted((CORE / "board").glob("*.h")), *sorted((CORE / "session").glob("*.h"))]
     return compiled(
         "board_silence.so",
         [*sources, *headers],

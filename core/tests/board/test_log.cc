@@ -3,7 +3,7 @@
 
 #include <unistd.h>
 
-#include "board/descriptor.h"
+#include "session/descriptor.h"
 #include "tests/check.h"
 
 using namespace portcall::board;

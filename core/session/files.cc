@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "board/files.h"
+#include "session/files.h"
 
 #include <sys/stat.h>
 
-#include "board/needs.h"
 #include "portcall/module.h"
 #include "portcall/sha256.h"
 #include "portcall/tensor.h"
+#include "session/needs.h"
 
-namespace portcall::board {
+namespace portcall::session {
 
 using namespace sha256;
 namespace {
@@ -145,4 +145,4 @@ void RegisterFiles(std::shared_ptr<const Folder> folder) {
                 true);
 }
 
-}  // namespace portcall::board
+}  // namespace portcall::session

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "board/linkage.h"
+#include "session/linkage.h"
 
 #include <dlfcn.h>
 #include <elf.h>
@@ -14,10 +14,10 @@
 #include <cstring>
 #include <deque>
 
-#include "board/descriptor.h"
-#include "board/machine.h"
+#include "session/descriptor.h"
+#include "session/machine.h"
 
-namespace portcall::board {
+namespace portcall::session {
 namespace {
 
 constexpr size_t kMostFiles = 1024, kMostNames = 1 << 20;
@@ -270,4 +270,4 @@ std::set<std::string> WithoutProcess(const Names& symbols) {
   return left;
 }
 
-}  // namespace portcall::board
+}  // namespace portcall::session

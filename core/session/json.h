@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // JSON that a stranger sent, as a tree. No I/O here.
-#ifndef PORTCALL_BOARD_JSON_H_
-#define PORTCALL_BOARD_JSON_H_
+#ifndef PORTCALL_SESSION_JSON_H_
+#define PORTCALL_SESSION_JSON_H_
 
 #include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
 
-namespace portcall::board {
+namespace portcall::session {
 
 class Json {
  public:
@@ -40,5 +40,5 @@ class Json {
   std::vector<Json> items_;
 };
 
-}  // namespace portcall::board
-#endif  // PORTCALL_BOARD_JSON_H_
+}  // namespace portcall::session
+#endif  // PORTCALL_SESSION_JSON_H_

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // What this machine is, and what of a library's needs it has not, as clients ask before they upload (docs/wire.md,
 // section 7).
-#ifndef PORTCALL_BOARD_NEEDS_H_
-#define PORTCALL_BOARD_NEEDS_H_
+#ifndef PORTCALL_SESSION_NEEDS_H_
+#define PORTCALL_SESSION_NEEDS_H_
 
 #include <string>
 #include <string_view>
 
-namespace portcall::board {
+namespace portcall::session {
 
 // The answer as JSON. `needs` are those of a library that lies in `folder`, or will, as JSON; empty for the machine alone.
 // Throws ValueError for other questions.
 std::string DescribeMachine(const std::string& folder, std::string_view needs);
 
-}  // namespace portcall::board
-#endif  // PORTCALL_BOARD_NEEDS_H_
+}  // namespace portcall::session
+#endif  // PORTCALL_SESSION_NEEDS_H_

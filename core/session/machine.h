@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // What machine this is.
-#ifndef PORTCALL_BOARD_MACHINE_H_
-#define PORTCALL_BOARD_MACHINE_H_
+#ifndef PORTCALL_SESSION_MACHINE_H_
+#define PORTCALL_SESSION_MACHINE_H_
 
 #include <string>
 
 #include "bytes/this_machine.h"
 
-namespace portcall::board {
+namespace portcall::session {
 
 // As in a compiler's target.
 inline std::string MachineName() {
@@ -35,5 +35,5 @@ inline std::string Target() {
   return MachineName() + libc + (kThisMachine == EM_ARM ? "eabihf" : "");
 }
 
-}  // namespace portcall::board
-#endif  // PORTCALL_BOARD_MACHINE_H_
+}  // namespace portcall::session
+#endif  // PORTCALL_SESSION_MACHINE_H_

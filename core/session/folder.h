@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A directory that nothing leads out of. A path is relative to it, or absolute within it; ".." is refused, and links are
 // not followed: each step is opened from the one before it. Only ordinary files with one name are opened.
-#ifndef PORTCALL_BOARD_FOLDER_H_
-#define PORTCALL_BOARD_FOLDER_H_
+#ifndef PORTCALL_SESSION_FOLDER_H_
+#define PORTCALL_SESSION_FOLDER_H_
 
 #include <cstdint>
 #include <map>
@@ -12,9 +12,9 @@
 #include <utility>
 #include <vector>
 
-#include "board/descriptor.h"
+#include "session/descriptor.h"
 
-namespace portcall::board {
+namespace portcall::session {
 
 class Folder {
  public:
@@ -59,5 +59,5 @@ class Folder {
 // Of an open file.
 Folder::Identity IdentityOf(const Descriptor& file);
 
-}  // namespace portcall::board
-#endif  // PORTCALL_BOARD_FOLDER_H_
+}  // namespace portcall::session
+#endif  // PORTCALL_SESSION_FOLDER_H_

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a client may ask of an object that stays here (portcall/rpc/server/_objects.py): only what its description lists,
 // and no name that begins with an underscore. Neither iterators nor names of arguments are there: they are Python's.
-#include "board/files.h"
 #include "portcall/reflection.h"
+#include "session/files.h"
 
-namespace portcall::board {
+namespace portcall::session {
 namespace {
 
 constexpr int64_t kNoLength = -1;
@@ -108,4 +108,4 @@ void RegisterObjects() {
   Registry::Set("portcall.rpc.call_with_names", PackedFunc(CallWithNames, "call_with_names"), true);
 }
 
-}  // namespace portcall::board
+}  // namespace portcall::session

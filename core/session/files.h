@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Functions that clients call by name (docs/wire.md, section 7).
-#ifndef PORTCALL_BOARD_FILES_H_
-#define PORTCALL_BOARD_FILES_H_
+#ifndef PORTCALL_SESSION_FILES_H_
+#define PORTCALL_SESSION_FILES_H_
 
 #include <memory>
 #include <string>
 
-#include "board/folder.h"
+#include "session/folder.h"
 
-namespace portcall::board {
+namespace portcall::session {
 
 // Those for the files of a session, which this process serves.
 void RegisterFiles(std::shared_ptr<const Folder> folder);
@@ -25,5 +25,5 @@ void RegisterObjects();
 void RegisterStandardNames();
 void RegisterContainerNames();
 
-}  // namespace portcall::board
-#endif  // PORTCALL_BOARD_FILES_H_
+}  // namespace portcall::session
+#endif  // PORTCALL_SESSION_FILES_H_

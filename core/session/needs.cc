@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "board/needs.h"
+#include "session/needs.h"
 
 #include <dlfcn.h>
 #include <sys/types.h>
@@ -7,14 +7,14 @@
 #include <gnu/libc-version.h>
 #endif
 
-#include "board/json.h"
-#include "board/linkage.h"
-#include "board/log.h"
-#include "board/machine.h"
 #include "portcall/container.h"
 #include "portcall/function.h"
+#include "session/json.h"
+#include "session/linkage.h"
+#include "session/machine.h"
+#include "session/text.h"
 
-namespace portcall::board {
+namespace portcall::session {
 namespace {
 
 // Limits of a question: libraries, names, bytes.
@@ -107,4 +107,4 @@ std::string DescribeMachine(const std::string& folder, std::string_view needs) {
   return text + "}";
 }
 
-}  // namespace portcall::board
+}  // namespace portcall::session

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the dynamic linker would do with a library here: which files it would open, what they offer. They are read, never
 // loaded. The rules are those of portcall/inspect/_linkage.py.
-#ifndef PORTCALL_BOARD_LINKAGE_H_
-#define PORTCALL_BOARD_LINKAGE_H_
+#ifndef PORTCALL_SESSION_LINKAGE_H_
+#define PORTCALL_SESSION_LINKAGE_H_
 
 #include <cstdint>
 #include <map>
@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-namespace portcall::board {
+namespace portcall::session {
 
 using Names = std::vector<std::string>;
 
@@ -43,5 +43,5 @@ class Linkage {
 // Those of the symbols that this process does not show to every library.
 std::set<std::string> WithoutProcess(const Names& symbols);
 
-}  // namespace portcall::board
-#endif  // PORTCALL_BOARD_LINKAGE_H_
+}  // namespace portcall::session
+#endif  // PORTCALL_SESSION_LINKAGE_H_

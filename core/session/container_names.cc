@@ -2,11 +2,11 @@
 // Functions of lists, dicts and tensors that clients of TVM call by name (portcall/rpc/server/_standard_names.py).
 #include <algorithm>
 
-#include "board/files.h"
 #include "portcall/function.h"
 #include "portcall/tensor.h"
+#include "session/files.h"
 
-namespace portcall::board {
+namespace portcall::session {
 namespace {
 
 using Items = List<Any>;
@@ -166,4 +166,4 @@ void RegisterContainerNames() {
   OfferTensors();
 }
 
-}  // namespace portcall::board
+}  // namespace portcall::session

@@ -2,12 +2,12 @@
 // Functions that clients and tuners of TVM look up on a server by name, and that the core does not have.
 #include <random>
 
-#include "board/files.h"
-#include "board/graph_json.h"
 #include "portcall/module.h"
 #include "portcall/tensor.h"
+#include "session/files.h"
+#include "session/graph_json.h"
 
-namespace portcall::board {
+namespace portcall::session {
 namespace {
 
 constexpr double kLow = 1, kHigh = 10;  // of random elements: positive, so that quantized kernels have work to do
@@ -123,4 +123,4 @@ void RegisterStandardNames() {
   OfferTyped("tvm.contrib.random.random_fill_for_measure", RandomFill);
 }
 
-}  // namespace portcall::board
+}  // namespace portcall::session

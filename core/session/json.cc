@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "board/json.h"
+#include "session/json.h"
 
 #include <cstdlib>
 #include <set>
@@ -8,7 +8,7 @@
 #include "ir/text.h"
 #include "portcall/error.h"
 
-namespace portcall::board {
+namespace portcall::session {
 
 class JsonReader {
  public:
@@ -187,4 +187,4 @@ const Json& Json::At(const char* name, const char* what) const {
   return *found;
 }
 
-}  // namespace portcall::board
+}  // namespace portcall::session

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "board/graph_json.h"
+#include "session/graph_json.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -9,11 +9,11 @@
 #include <optional>
 #include <utility>
 
-#include "board/json.h"
 #include "portcall/error.h"
 #include "portcall/tensor.h"
+#include "session/json.h"
 
-namespace portcall::board {
+namespace portcall::session {
 namespace {
 
 constexpr uint64_t kMostBytes = uint64_t{1} << 56, kAlignment = 64;
@@ -317,4 +317,4 @@ std::string PlanOfGraph(std::string_view json) {
   }
 }
 
-}  // namespace portcall::board
+}  // namespace portcall::session

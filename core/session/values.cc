@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Objects by value, as portcall/rpc/wire/_values.py has them: a byte that says whether there are objects of types in it
 // that a reader may not know, then the binary form.
-#include "board/files.h"
 #include "portcall/container.h"
 #include "portcall/function.h"
+#include "session/files.h"
 
-namespace portcall::board {
+namespace portcall::session {
 namespace {
 
 constexpr uint64_t kMostNodes = 1 << 20, kMostDepth = 500, kMostBytes = 1 << 30;
@@ -50,4 +50,4 @@ void RegisterValues() {
   Registry::Set("portcall.rpc.ValueFromBytes", PackedFunc(detail::Unpack(FromValue), "ValueFromBytes"), true);
 }
 
-}  // namespace portcall::board
+}  // namespace portcall::session

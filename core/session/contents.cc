@@ -10,11 +10,11 @@
 #include <cstdio>
 #include <map>
 
-#include "board/directories.h"
-#include "board/files.h"
 #include "portcall/function.h"
+#include "session/directories.h"
+#include "session/files.h"
 
-namespace portcall::board {
+namespace portcall::session {
 namespace {
 
 constexpr uint64_t kMostBytes = uint64_t{2} << 30;
@@ -174,4 +174,4 @@ void RegisterContents(std::shared_ptr<Folder> folder, std::string store, uint64_
   Offer("portcall.rpc.content_keep", [kept](std::string path, std::string sample) { kept->KeepWhole(path, sample); });
 }
 
-}  // namespace portcall::board
+}  // namespace portcall::session

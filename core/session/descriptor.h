@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A file descriptor that closes itself, and errors of the system.
-#ifndef PORTCALL_BOARD_DESCRIPTOR_H_
-#define PORTCALL_BOARD_DESCRIPTOR_H_
+#ifndef PORTCALL_SESSION_DESCRIPTOR_H_
+#define PORTCALL_SESSION_DESCRIPTOR_H_
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -13,7 +13,7 @@
 
 #include "portcall/error.h"
 
-namespace portcall::board {
+namespace portcall::session {
 
 class Descriptor {
  public:
@@ -48,5 +48,5 @@ inline Error SystemError(const std::string& what, int error = errno) {
   return Error(kind, what + ": " + strerror(error));
 }
 
-}  // namespace portcall::board
-#endif  // PORTCALL_BOARD_DESCRIPTOR_H_
+}  // namespace portcall::session
+#endif  // PORTCALL_SESSION_DESCRIPTOR_H_

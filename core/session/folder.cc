@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "board/folder.h"
+#include "session/folder.h"
 
 #include <sys/stat.h>
 
 #include <algorithm>
 #include <set>
 
-#include "board/directories.h"
 #include "portcall/sha256.h"
+#include "session/directories.h"
 
-namespace portcall::board {
+namespace portcall::session {
 
 using namespace sha256;
 namespace {
@@ -171,4 +171,4 @@ void Folder::CheckRoom(uint64_t nbytes) const {
       << limit_ << " bytes (--disk-limit)";
 }
 
-}  // namespace portcall::board
+}  // namespace portcall::session
