@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copies of graphs. An object, a List or a Dict is copied before what it holds, which is put in afterwards; so what
 // contains itself can be copied too: every cycle goes through one of these.
+#include <atomic>
+#include <memory>
 #include <utility>
 
 #include "ir/containers.h"
@@ -12,14 +14,23 @@ namespace {
 
 class Copier {
  public:
+  // What it copied before, it does not copy again.
   Any Run(const TVMFFIAny& root) {
-    Any result = CopyOf(root);
-    while (!waiting_.empty()) {
-      auto [before, after] = std::move(waiting_.back());
-      waiting_.pop_back();
-      Fill(before, after);
+    PORTCALL_CHECK(!at_work_.exchange(true), RuntimeError) << "a copy with the same memo is being made";
+    try {
+      Any result = CopyOf(root);
+      while (!waiting_.empty()) {
+        auto [before, after] = std::move(waiting_.back());
+        waiting_.pop_back();
+        Fill(before, after);
+      }
+      at_work_ = false;
+      return result;
+    } catch (...) {
+      Forget();
+      at_work_ = false;
+      throw;
     }
-    return result;
   }
 
  private:
@@ -29,6 +40,15 @@ class Copier {
     size_t next, first_part;
     const TVMFFIAny* pair;  // of a Map
   };
+
+  // Some copies lack what they hold.
+  void Forget() {
+    frames_.clear();
+    parts_.clear();
+    waiting_.clear();
+    copies_.clear();
+    known_ = PointerMap();
+  }
 
   // What it holds may have to be put in yet.
   Any CopyOf(const TVMFFIAny& value) {
@@ -139,10 +159,18 @@ class Copier {
   std::vector<std::pair<ObjectRef, Any>> waiting_;  // objects, and copies to be filled
   std::vector<std::pair<ObjectRef, Any>> copies_;   // of objects, which are held so that none takes its address
   PointerMap known_;                                // their places there
+  std::atomic<bool> at_work_{false};
 };
 
-// Tensors are copied too; functions, modules and entries of enums are not.
-PORTCALL_REGISTER_GLOBAL("portcall.ir.DeepCopy").set_body_typed([](Any value) { return Copier().Run(value.cell()); });
+// A function that copies graphs, what they share once. Tensors are copied too; functions, modules and entries of enums are
+// not.
+PORTCALL_REGISTER_GLOBAL("portcall.ir.DeepCopier").set_body_typed([] {
+  auto copier = std::make_shared<Copier>();
+  return PackedFunc([copier](Args args, RetValue* rv) {
+    const Any value = Any::Copy(args[0].cell());
+    *rv = copier->Run(value.cell());
+  });
+});
 
 }  // namespace
 }  // namespace portcall::ir

@@ -7,6 +7,8 @@ from __future__ import annotations
 import copy
 import enum
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -134,3 +136,33 @@ def test_enum_refuses_invalid_definitions() -> None:
 def test_enum_defined_again_is_the_same() -> None:
     assert Again.one == BEFORE
     assert type(Again.one) is Again is not type(BEFORE)
+
+
+# In a process of its own, in which the library that describes enums is not loaded yet.
+ATTRIBUTES = """
+import contextlib, copy, pickle, pydoc
+import portcall
+
+def look_at(thing):
+    for name in {*(dir(thing) if isinstance(thing, type) else ()), *dir(type(thing)), "foo", "_int_index"}:
+        with contextlib.suppress(Exception):
+            repr(getattr(thing, name))
+    for ask in (len, list, repr, str, hash, bool, int, copy.copy, copy.deepcopy, pickle.dumps, pydoc.render_doc,
+                lambda thing: thing("x"), lambda thing: thing(0), lambda thing: thing(), lambda thing: "x" in thing,
+                lambda thing: thing == thing, lambda thing: thing < thing, lambda thing: thing[0]):
+        with contextlib.suppress(Exception):
+            ask(thing)
+
+for module in (portcall.ir, portcall):
+    for name, cls in sorted(vars(module).items()):
+        if isinstance(cls, type) and not name.startswith("_"):
+            look_at(cls)
+            if issubclass(cls, portcall.Object):
+                look_at(cls.__new__(cls))
+print([len(cls) for cls in (portcall.ir.Enum, portcall.ir.IntEnum, portcall.ir.StrEnum)])
+"""
+
+
+def test_classes_without_a_type_are_looked_at_without_harm() -> None:
+    done = subprocess.run([sys.executable, "-c", ATTRIBUTES], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "[0, 0, 0]\n"), done.stderr

@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import itertools
+import types
 from pathlib import Path
 from typing import Any
 
@@ -243,3 +245,102 @@ def test_deepcopy_shares_functions_and_copies_tensors() -> None:
     for _ in range(50_000):
         chain = Plain([chain])
     assert portcall.ir.structural_equal(copy.deepcopy(chain), chain)
+
+
+@portcall.register_object("test.values.Node", eq=True, order=True, unsafe_hash=True)
+class Node(portcall.Object):
+    left: Any
+    right: Any = None
+
+
+def _shared(levels: int, leaf: Any) -> Any:
+    for level in range(levels):
+        leaf = Node(leaf, leaf) if level % 3 else Node([leaf, leaf], {"a": leaf})
+    return leaf
+
+
+def test_object_eq_order_and_hash_look_at_shared_objects_once() -> None:
+    one, same, less = _shared(60, Node(1)), _shared(60, Node(1)), _shared(60, Node(0))
+    assert one == same != less
+    assert hash(one) == hash(same) != hash(less)
+    one, same, less = (_shared_chain(60, leaf) for leaf in (1, 1, 0))
+    assert less < one <= same
+    assert one == same != less
+
+
+def _shared_chain(levels: int, leaf: Any) -> Any:
+    for _ in range(levels):
+        leaf = Node([leaf], leaf)
+    return leaf
+
+
+def test_object_eq_order_and_hash_need_no_stack() -> None:
+    one, same, less = (_chain(5_000, leaf) for leaf in (1, 1, 0))
+    assert less < one == same != less
+    assert hash(one) == hash(same) != hash(less)
+
+
+def _chain(length: int, leaf: Any) -> Any:
+    for i in range(length):
+        leaf = Node(leaf) if i % 2 else Node([leaf])
+    return leaf
+
+
+@portcall.register_object("test.values.Either", eq=True, unsafe_hash=True)
+class Either(portcall.Object):
+    """Equal to another one of which either part is equal, or that cannot be compared."""
+
+    left: Any
+    right: Any
+
+    def __ffi_eq__(self, other: Any, equal: Any) -> bool:
+        return bool(equal(self.left, other.left) or equal(self.right, other.right))
+
+    def __ffi_hash__(self, hash_of: Any) -> int:
+        for part in (self.left, self.right):
+            with contextlib.suppress(TypeError):
+                return int(hash_of(part))
+        return 0
+
+
+def test_object_hook_goes_on_after_parts_that_differ() -> None:
+    part, other = Node(Node(1), Node(2)), Node(Node(1), Node(3))
+    assert Either(part, 1) == Either(other, 1)
+    assert Either(part, 1) != Either(other, 2)
+    assert Node(Either(part, 1), part) != Node(Either(other, 1), other)
+    assert Node(Either(part, 1), Node(1)) == Node(Either(other, 1), Node(1))
+    unhashable = Node(portcall.convert(len), Node(Unhashed(1)))
+    assert hash(Either(unhashable, 5)) == hash(Either(Node(Unhashed(2)), 5))
+    with pytest.raises(TypeError):
+        hash(Node(Either(unhashable, 5), unhashable))
+
+
+@portcall.register_object("test.values.Unhashed", eq=True)
+class Unhashed(portcall.Object):
+    value: int
+
+    def __ffi_eq__(self, other: Any, equal: Any) -> bool:
+        return bool(equal(self.value, other.value))
+
+
+def test_deepcopy_keeps_what_items_of_python_share() -> None:
+    leaf = Node(1)
+    pair, again = copy.deepcopy([Node(leaf, leaf), leaf])
+    assert pair.left.same_as(again)
+    assert pair.right.same_as(again)
+    assert not again.same_as(leaf)
+    made = copy.deepcopy({"a": portcall.Array([leaf]), "b": portcall.List([leaf])})
+    assert made["a"][0].same_as(made["b"][0])
+    plain = copy.deepcopy(types.SimpleNamespace(one=leaf, other=Node(leaf)))
+    assert plain.other.left.same_as(plain.one)
+    assert not plain.one.same_as(again)
+
+
+def test_deepcopy_that_failed_leaves_no_half_copy(hooks: portcall.Module) -> None:
+    memo: dict[Any, Any] = {}
+    leaf = Box(1)
+    with pytest.raises(TypeError):
+        copy.deepcopy(Box([leaf, hooks["make_handle"]()]), memo)
+    made = copy.deepcopy(Box([leaf]), memo)
+    assert made.value[0].value == 1
+    assert copy.deepcopy(leaf, memo).same_as(made.value[0])

@@ -201,6 +201,20 @@ def type_index_of(str type_key):
     return index
 
 
+def type_keys():
+    """The keys of all types that there are now."""
+    cdef const TVMFFITypeInfo* info
+    cdef int32_t index = 0
+    keys = []
+    while True:
+        info = core.get_type_info(index)
+        if info != NULL:
+            keys.append(text_of(info.type_key))
+        elif index >= kTVMFFIDynObjectBegin:  # those below have gaps
+            return keys
+        index += 1
+
+
 def describe_type(int32_t type_index):
     """What is known of a type: (key, keys of its ancestors, doc, whether it can be made, kind of comparison, fields,
     methods). A field is (FieldAccess, flags, JSON, declared type, default); a method (name, doc, JSON, flags, function)."""
@@ -246,13 +260,13 @@ def type_attribute(int32_t type_index, str name):
     cdef list kept = []
     set_bytes(&text, name, kept)
     cdef const TVMFFITypeAttrColumn* column = core.get_type_attr_column(&text)
-    if column == NULL or type_index >= column.size:
+    if column == NULL or not 0 <= type_index < column.size:
         return None
     return borrowed_value(&column.data[type_index])
 
 
 def set_type_attribute(int32_t type_index, str name, value):
-    """Say something of a type, forevery language, in place of what was said under that name before."""
+    """Say something of a type, for every language, in place of what was said under that name before."""
     cdef TVMFFIByteArray text
     cdef list kept = []
     cdef Cells cells = Cells([value])

@@ -77,7 +77,7 @@ cdef class Object:
         raise TypeError(f"a {type(self).__name__} lives in this process and cannot be pickled")
 
     def __deepcopy__(self, memo):
-        return later["deep_copy"](self)
+        return later["deep_copy"](self, memo)
 
 
 cdef void* made(Object obj) except NULL:

@@ -163,13 +163,18 @@ def map_children(value: Any, func: Callable[[Any], Any]) -> Any:
     return function("MapChildren")(value, func)
 
 
-def deep_copy(value: Any) -> Any:
+def deep_copy(value: Any, memo: dict[Any, Any]) -> Any:
     """Return a copy of a graph, tensors included; functions, modules and entries of enums are the same ones in it.
+
+    Parameters:
+        memo: that of ``copy.deepcopy``. What several graphs share is copied once for each memo.
 
     Raises:
         TypeError: an object of a C++ type without a copy constructor.
     """
-    return function("DeepCopy")(value)
+    if "portcall.ir" not in memo:
+        memo["portcall.ir"] = function("DeepCopier")()
+    return memo["portcall.ir"](value)
 
 
 def reduce(value: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:

@@ -4,12 +4,15 @@
 Two objects are equal when their types are the same and their fields are, all the way down, fields with
 ``compare=False`` left out. As in ``structural_equal``, values of different kinds differ: 1, 1.0 and True are three.
 Unlike there, variables are compared by their fields, 0.0 equals -0.0, and the hooks ``__ffi_eq__``,
-``__ffi_compare__`` and ``__ffi_hash__`` of a type decide for its objects. Depth is limited by Python's stack.
+``__ffi_compare__`` and ``__ffi_hash__`` of a type decide for its objects. Only these use the stack for depth.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import math
+import operator
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,8 +21,6 @@ from portcall._container import Array, Dict, List, Map
 from portcall._core import Object
 from portcall.ir import _operations
 
-_Pairs = set[tuple[int, int]]
-
 
 class _Unordered(TypeError):
     pass
@@ -27,7 +28,7 @@ class _Unordered(TypeError):
 
 def equal(left: Any, right: Any) -> bool:
     """Return whether two values are equal. Objects that contain themselves may be."""
-    return _compare(left, right, False, set()) == 0
+    return _Comparison().run(left, right, order=False) == 0
 
 
 def compare(left: Any, right: Any) -> int:
@@ -39,7 +40,7 @@ def compare(left: Any, right: Any) -> int:
         TypeError: values of different kinds, or different values of a kind without an order.
         ValueError: objects that contain themselves.
     """
-    return _compare(left, right, True, set())
+    return _Comparison().run(left, right, order=True)
 
 
 def hash_of(value: Any) -> int:
@@ -49,30 +50,103 @@ def hash_of(value: Any) -> int:
         TypeError: a type with an equality of its own (``__ffi_eq__``, ``__ffi_compare__``) and no ``__ffi_hash__``.
         ValueError: an object that contains itself.
     """
-    return _hash(value, set())
+    return _hash(value, {})
 
 
-def _compare(left: Any, right: Any, order: bool, busy: _Pairs) -> int:
-    if left is None or right is None:
-        return (left is not None) - (right is not None)
-    if type(left) is not type(right) and not _same_type(left, right):
-        if order:
-            raise _Unordered(f"a {_kind(left)} and a {_kind(right)} have no order")
-        return 1
-    if not isinstance(left, Object):
-        return _compare_plain(left, right, order)
-    if left.same_as(right):
+@dataclasses.dataclass(slots=True)
+class _Pair:
+    """Two objects at work."""
+
+    left: Any
+    right: Any
+    parts: Iterator[tuple[Any, Any]]
+    order: bool
+    done: bool = False
+
+
+class _Comparison:
+    """Compares each pair of objects once, whatever holds them. The pairs at work are on a stack of its own."""
+
+    def __init__(self) -> None:
+        self._pairs: dict[tuple[bool, int, int], _Pair] = {}  # that are equal, as far as they have been compared
+
+    def run(self, left: Any, right: Any, order: bool) -> int:
+        """Return a number below, equal to or above 0; without ``order``, 0 if they are equal."""
+        before, same = len(self._pairs), False
+        try:
+            found = self._work(left, right, order)
+            same = found == 0
+        finally:
+            while not same and len(self._pairs) > before:  # what a hook goes on with must not count on them
+                self._pairs.popitem()
+        return found
+
+    def _work(self, left: Any, right: Any, order: bool) -> int:
+        stack: list[_Pair] = []
+        found = self._enter(left, right, order, stack)
+        while stack and not found:
+            pair = stack[-1]
+            for a, b in pair.parts:
+                if type(a) is type(b) and not isinstance(a, Object) and a == b:  # most of them
+                    continue
+                found = self._enter(a, b, pair.order, stack)
+                if found or stack[-1] is not pair:
+                    break
+            else:
+                pair.done = True
+                stack.pop()
+        if found and order:
+            for pair in stack:
+                if not pair.order:
+                    raise _Unordered(f"objects of type {_kind(pair.left)} have no order")
+        return found
+
+    def _enter(self, left: Any, right: Any, order: bool, stack: list[_Pair]) -> int:
+        """Compare two values; objects that are equal if their parts are get onto the stack."""
+        if left is None or right is None:
+            return (left is not None) - (right is not None)
+        if type(left) is not type(right) and not _same_type(left, right):
+            if order:
+                raise _Unordered(f"a {_kind(left)} and a {_kind(right)} have no order")
+            return 1
+        if not isinstance(left, Object):
+            return _compare_plain(left, right, order)
+        if left.same_as(right):
+            return 0
+        key = (order, left.handle_value, right.handle_value)
+        known = self._pairs.get(key)
+        if known is not None:
+            if order and not known.done:
+                raise ValueError(f"a {_kind(left)} that contains itself has no order")
+            return 0
+        pair = self._pairs[key] = _Pair(left, right, iter(()), order)
+        found = self._compare_objects(pair)
+        stack.append(pair)
+        return found
+
+    def _compare_objects(self, pair: _Pair) -> int:
+        left, right, order = pair.left, pair.right, pair.order
+        if isinstance(left, (Array, List)):
+            if not order and len(left) != len(right):
+                return 1
+            pair.parts = itertools.chain(zip(left, right, strict=False), [(len(left), len(right))])
+            return 0
+        is_map = isinstance(left, (Map, Dict))
+        if is_map or _core.fields_of_class(type(left)) is None:
+            pair.order = False
+            if not is_map:
+                return int(not _operations.structural_equal(left, right))
+            missing = object()
+            pair.parts = ((value, right.get(key, missing)) for key, value in left.items())
+            return int(len(left) != len(right))
+        hook = None if order else _hook(left, "__ffi_eq__")
+        if hook is not None:
+            return int(not hook(left, right, lambda a, b: self.run(a, b, order=False) == 0))
+        hook = _hook(left, "__ffi_compare__")
+        if hook is not None:
+            return int(hook(left, right, lambda a, b: self.run(a, b, order)))
+        pair.parts = zip(_compared(left), _compared(right), strict=True)
         return 0
-    pair = (left.handle_value, right.handle_value)
-    if pair in busy:
-        if order:
-            raise ValueError(f"a {_kind(left)} that contains itself has no order")
-        return 0
-    busy.add(pair)
-    try:
-        return _compare_objects(left, right, order, busy)
-    finally:
-        busy.discard(pair)
 
 
 def _same_type(left: Any, right: Any) -> bool:
@@ -93,72 +167,77 @@ def _compare_plain(left: Any, right: Any, order: bool) -> int:
         raise _Unordered(f"values of type {_kind(left)} have no order") from error
 
 
-def _compare_objects(left: Object, right: Object, order: bool, busy: _Pairs) -> int:
-    if isinstance(left, (Array, List)) and isinstance(right, (Array, List)):
-        longer = (len(left) > len(right)) - (len(left) < len(right))
-        return _compare_all(iter(left), iter(right), order, busy) or longer
-    is_map = isinstance(left, (Map, Dict))
-    if is_map or _core.fields_of_class(type(left)) is None:
-        same = _equal_maps(left, right, busy) if is_map else _operations.structural_equal(left, right)
-        if order and not same:
-            raise _Unordered(f"objects of type {_kind(left)} have no order")
-        return int(not same)
-    hook = None if order else _hook(left, "__ffi_eq__")
-    if hook is not None:
-        return int(not hook(left, right, lambda a, b: _compare(a, b, False, busy) == 0))
-    hook = _hook(left, "__ffi_compare__")
-    if hook is not None:
-        return int(hook(left, right, lambda a, b: _compare(a, b, order, busy)))
-    return _compare_all(_compared(left), _compared(right), order, busy)
+@dataclasses.dataclass(slots=True)
+class _Hashed:
+    """An object at work, or one whose hash is known."""
+
+    value: Any
+    parts: Iterator[Any]
+    together: Callable[[list[int]], int]  # the hash for those of the parts
+    hashes: list[int] = dataclasses.field(default_factory=list)
+    found: int | None = None
 
 
-def _compare_all(left: Iterator[Any], right: Iterator[Any], order: bool, busy: _Pairs) -> int:
-    for a, b in zip(left, right, strict=False):
-        found = _compare(a, b, order, busy)
-        if found:
-            return found
-    return 0
-
-
-def _equal_maps(left: Any, right: Any, busy: _Pairs) -> bool:
-    missing = object()
-    return len(left) == len(right) and all(
-        (other := right.get(key, missing)) is not missing and _compare(value, other, False, busy) == 0
-        for key, value in left.items()
-    )
-
-
-def _hash(value: Any, busy: set[int]) -> int:
-    if not isinstance(value, Object):
-        return hash((type(value).__name__, "nan" if value != value else value))
-    if value.handle_value in busy:
-        raise ValueError(f"a {_kind(value)} that contains itself has no hash")
-    busy.add(value.handle_value)
+def _hash(value: Any, known: dict[int, _Hashed]) -> int:
+    """Hash each object once, whatever holds it; those at work are on a stack."""
+    before, root = len(known), _Hashed(None, iter((value,)), operator.itemgetter(0))
     try:
-        return _hash_object(value, busy)
+        _work_on_hash(root, known)
     finally:
-        busy.discard(value.handle_value)
+        while root.found is None and len(known) > before:  # a hook may go on without them
+            known.popitem()
+    return root.hashes[0]
 
 
-def _hash_object(value: Any, busy: set[int]) -> int:
+def _work_on_hash(root: _Hashed, known: dict[int, _Hashed]) -> None:
+    stack = [root]
+    while stack:
+        holder = stack[-1]
+        for part in holder.parts:
+            if not isinstance(part, Object):
+                holder.hashes.append(hash((type(part).__name__, "nan" if part != part else part)))
+                continue
+            met = known.get(part.handle_value)
+            if met is None:
+                known[part.handle_value] = met = _Hashed(part, iter(()), hash)
+                _start_hash(met, known)
+                stack.append(met)
+                break
+            if met.found is None:
+                raise ValueError(f"a {_kind(part)} that contains itself has no hash")
+            holder.hashes.append(met.found)
+        else:
+            holder.found = holder.together(holder.hashes)
+            stack.pop()
+            if stack:
+                stack[-1].hashes.append(holder.found)
+
+
+def _start_hash(made: _Hashed, known: dict[int, _Hashed]) -> None:
+    value = made.value
     key = value.type_key
+    made.together = lambda hashes: hash((key, *hashes))
     if isinstance(value, (Array, List)):
-        return hash((key, *(_hash(item, busy) for item in value)))
-    if isinstance(value, (Map, Dict)):
-        return hash((key, frozenset((_hash_key(name), _hash(item, busy)) for name, item in value.items())))
-    if _core.fields_of_class(type(value)) is None:
-        return _operations.structural_hash(value)
-    hook = _hook(value, "__ffi_hash__")
-    if hook is not None:
-        return int(hook(value, lambda part: _hash(part, busy)))
-    if _hook(value, "__ffi_eq__") or _hook(value, "__ffi_compare__"):
+        made.parts = iter(value)
+    elif isinstance(value, (Map, Dict)):
+        pairs = list(value.items())
+        made.parts = iter([item for _, item in pairs])
+        keys = [_hash_key(name) for name, _ in pairs]
+        made.together = lambda hashes: hash((key, frozenset(zip(keys, hashes, strict=True))))
+    elif _core.fields_of_class(type(value)) is None:
+        made.together = lambda _: _operations.structural_hash(value)
+    elif (hook := _hook(value, "__ffi_hash__")) is not None:
+        found = int(hook(value, lambda part: _hash(part, known)))
+        made.together = lambda _: found
+    elif _hook(value, "__ffi_eq__") or _hook(value, "__ffi_compare__"):
         raise TypeError(f"type '{key}' has an equality of its own, but no __ffi_hash__")
-    return hash((key, *(_hash(part, busy) for part in _compared(value, hashed=True))))
+    else:
+        made.parts = _compared(value, hashed=True)
 
 
 def _hash_key(key: Any) -> int:
     """Hash a key of a map. Fields do not decide which objects are one key: all of a type have one hash."""
-    return hash(key.type_key) if isinstance(key, Object) else _hash(key, set())
+    return hash(key.type_key) if isinstance(key, Object) else _hash(key, {})
 
 
 def _compared(value: Object, hashed: bool = False) -> Iterator[Any]:
