@@ -172,9 +172,9 @@ def deep_copy(value: Any, memo: dict[Any, Any]) -> Any:
     Raises:
         TypeError: an object of a C++ type without a copy constructor.
     """
-    if "portcall.ir" not in memo:
-        memo["portcall.ir"] = function("DeepCopier")()
-    return memo["portcall.ir"](value)
+    if "portcall.DeepCopier" not in memo:
+        memo["portcall.DeepCopier"] = function("DeepCopier")()
+    return memo["portcall.DeepCopier"](value)
 
 
 def reduce(value: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
