@@ -45,6 +45,7 @@ PORTCALL_EXPORT_TYPED(leave, [](int64_t code) { std::exit(static_cast<int>(code)
 PORTCALL_EXPORT_TYPED(crash, [] { std::raise(SIGSEGV); })
 PORTCALL_EXPORT_TYPED(killed, [] { std::raise(SIGKILL); })
 PORTCALL_EXPORT_TYPED(stay, [] { if (::write(1, "here\\n", 5) == 5) for (;;) ::pause(); })
+PORTCALL_EXPORT_TYPED(rest, [] { if (::write(1, "here\\n", 5) == 5) ::usleep(50000); })
 PORTCALL_EXPORT_TYPED(hang, [] { for (;;) ::pause(); })
 """
 

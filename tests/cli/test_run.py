@@ -206,6 +206,19 @@ def test_run_isolated_signal_ends_both_processes(kernels: str, tmp_path: Path, n
     assert not Path(f"/proc/{child}").exists() or "Z" in Path(f"/proc/{child}/stat").read_text()
 
 
+@pytest.mark.parametrize("words", [("run",), ("bench", "--number", "1", "--repeat", "100")], ids=["run", "bench"])
+def test_isolated_command_that_is_interrupted_exits_with_130(kernels: str, words: tuple[str, ...]) -> None:
+    command = [sys.executable, "-m", "portcall", *words, kernels, "rest"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "here\n"
+        process.send_signal(signal.SIGINT)  # for this process alone, as by kill
+        printed, said = process.communicate()
+        assert process.returncode == 130, said
+    assert set(printed.split()) <= {"here"}
+    assert "error: interrupted" in said
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])
 def test_run_isolated_call_ends_with_the_command(kernels: str, number: int) -> None:
     # Under nohup the tests, and what they start, ignore SIGHUP.

@@ -21,7 +21,7 @@ import click
 
 from portcall.bench import format_duration
 from portcall.cli._command import Settings
-from portcall.cli._errors import CRASH, TIMEOUT, CommandError
+from portcall.cli._errors import CRASH, INTERRUPTED, TIMEOUT, CommandError
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 WRONG = "a wrong number, type or shape of arguments, or a bug in the library"
@@ -50,6 +50,7 @@ def isolate(ctx: click.Context, work: str, timeout: float | None) -> None:
     parent = os.getpid()
     child = os.fork()
     if child == 0:
+        signal.signal(signal.SIGINT, interrupt_once)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         os.close(reader)
         end_with_parent(parent)
@@ -89,6 +90,12 @@ def isolate(ctx: click.Context, work: str, timeout: float | None) -> None:
     ctx.exit(status)
 
 
+def interrupt_once(number: int, frame: FrameType | None) -> None:
+    """Interrupt the work, and nothing that cleans up after it: a terminal and the parent both send the signal."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
 def end_with_parent(parent: int) -> None:
     """Have this process killed when its parent ends, even by SIGKILL: it would keep the output open."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))
@@ -113,9 +120,10 @@ def wait(child: int, timeout: float | None) -> int | None:
     """Wait until the child ends and return its exit code; kill it on SIGTERM, at the second Ctrl-C, and in time.
 
     Returns:
-        The exit code, negative after a crash; None when the time was up.
+        The exit code, negative after a crash; None when the time was up. That of an interrupted child is never 0, even
+        if it had its result already.
     """
-    ended = False
+    ended = interrupted = False
 
     def terminated(number: int, frame: FrameType | None) -> None:
         raise SystemExit(128 + number)
@@ -126,8 +134,10 @@ def wait(child: int, timeout: float | None) -> int | None:
         try:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
             ended = ends_within(handle, timeout)
-        except KeyboardInterrupt:  # the child got it too, and ends as soon as the called function returns
+        except KeyboardInterrupt:  # the child ends as soon as the called function returns, a benchmark after a repeat
+            interrupted = True
             click.echo("interrupting; Ctrl-C again kills it", err=True)
+            os.kill(child, signal.SIGINT)  # which it has only if the signal was for the whole group
             ended = ends_within(handle, None)
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -135,7 +145,9 @@ def wait(child: int, timeout: float | None) -> int | None:
         if not ended:
             os.kill(child, signal.SIGKILL)
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    return status if ended else None
+    if not ended:
+        return None
+    return status or (INTERRUPTED if interrupted else 0)
 
 
 def ends_within(handle: int, timeout: float | None) -> bool:
