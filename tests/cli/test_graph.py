@@ -354,6 +354,7 @@ def test_inspect_reports_missing_inputs_and_kernels_as_problems(
     assert "the parameter 'w2' is float32[9,32], the graph has float32[10,32]" in problems[1]
     assert "problem: the parameter 'w2' is" in invoke("inspect", *words).stdout
     assert invoke("inspect", *words).exit_code == 0
+    assert "no problem" not in invoke("inspect", *words).stdout
     assert invoke("inspect", *words, "--strict").exit_code == 6
     more = invoke_json("inspect", *files.words("{m_json}", "--params", "{more_params}"))
     assert more["problems"] == ["the graph has no input for the parameter 'w9'"]
@@ -515,6 +516,7 @@ def test_bundle_writes_a_bundle_that_runs(
     assert invoke_json("bundle", *words, "-o", output, "--name", "net") == {
         "bundle": output, "nbytes": Path(output).stat().st_size, "function": "net",
         "library_nbytes": Path(files("kernels.so")).stat().st_size, "parameters": 4, "inputs": ["x"],
+        "kernels_checked": True,
     }  # fmt: skip
     done = invoke("bundle", *words, "--output", output)
     assert done.exit_code == 0, done.output
@@ -538,6 +540,8 @@ def test_bundle_writes_a_bundle_that_runs(
         (("{m_json}", "{kernels_so}", "--params", "{cut_params}", "-o", "b.so"), 1, "cut.params': the parameter blob"),
         (("{m_json}", "{kernels_so}", "--params", "{wrong_params}", "-o", "b.so"), 1, "m.json: the parameter 'w2'"),
         (("{m_json}", "{kernels_so}", "-o", "nowhere/b.so"), 1, "nowhere"),
+        (("{bad_json}", "{kernels_so}", "-o", "b.so"), 1, "has no kernel 'rellu'"),
+        (("{bad_json}", "{bundle_so}", "-o", "b.so"), 1, "did you mean 'relu'?"),
     ],
 )
 def test_bundle_refuses_unusable_files(
@@ -549,6 +553,18 @@ def test_bundle_refuses_unusable_files(
     assert result.exit_code == code, result.output
     assert said in result.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_bundle_says_where_a_file_does_not_tell_its_kernels(
+    invoke: Invoke, invoke_json: InvokeJson, files: Files, tmp_path: Path
+) -> None:
+    """A library of kernels that is only linked against another: calls find what that one has."""
+    (tmp_path / "empty.c").write_text("int portcall_test_empty;\n")
+    needs = [f"-L{Path(files('kernels.so')).parent}", "-Wl,--no-as-needed", "-l:kernels.so"]
+    library = toolchain.create_shared(tmp_path / "empty.c", tmp_path / "empty.so", options=needs)
+    words = ("bundle", files("m.json"), library, "-o", tmp_path / "b.so")
+    assert invoke_json(*words)["kernels_checked"] is False
+    assert "warning: " in invoke(*words).stderr
 
 
 def test_bundle_leaves_out_and_reports_unknown_parameters(invoke: Invoke, files: Files, tmp_path: Path) -> None:

@@ -53,10 +53,10 @@ class ModelFile:
 
     def check(self, library: LibraryReport | None) -> None:
         """Note the kernels that a library lacks, and the parameters that do not fit."""
-        from portcall.graph import Value
+        from portcall.graph import Value, missing_kernels
 
-        if library is not None and library.abi != "plain" and not self.missing_may_be_inside(library):
-            missing = sorted(set(self.kernels()) - set(library.functions))
+        if library is not None:
+            missing = sorted(missing_kernels(self.graph, library) or ())
             self.problems += [f"'{library.path}' has no kernel '{name}'" for name in missing]
         known = dict(self.inputs())
         for name, info in (self.params or {}).items():
@@ -66,10 +66,6 @@ class ModelFile:
             elif (value.shape, value.dtype) != (info.shape, info.dtype):
                 given = Value(info.shape, info.dtype)
                 self.problems.append(f"the parameter '{name}' is {given}, the graph has {value}")
-
-    def missing_may_be_inside(self, library: LibraryReport) -> bool:
-        """Say whether other modules in the library, of which nothing is read, may have kernels."""
-        return any(module.kind != "_lib" for module in library.modules)
 
     def calls(self) -> list[Node]:
         return [node for node in self.graph.nodes if node.function and node.function not in BUILT_IN]

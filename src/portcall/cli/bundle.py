@@ -10,13 +10,14 @@ from pathlib import Path
 import click
 
 from portcall.bench import format_size
-from portcall.cli._call import check_exists
+from portcall.cli._call import check_exists, is_library
 from portcall.cli._command import Command
 from portcall.cli._errors import CommandError
 from portcall.cli._model import warnings_as_messages
-from portcall.cli._output import print_json, print_line
+from portcall.cli._output import print_json, print_line, print_warning
 from portcall.cli._progress import StatusLine
 from portcall.errors import GraphError
+from portcall.inspect import inspect_library
 
 EXAMPLES = """
 portcall bundle m.json kernels.so --params m.params --output model.so
@@ -49,18 +50,23 @@ def command(
             lib = kernels[0] if len(kernels) == 1 else kernels
             made = graph.export_bundle(output, Path(graph_file), lib, given, name=name, target=target)
     except GraphError as error:
-        text, cause = f"{graph_file}: {error}", "a file is damaged, or the parameters are of another graph"
-        raise CommandError(text, cause, f"portcall inspect {graph_file}", kind="GraphError") from error
+        text, cause = f"{graph_file}: {error}", "a file is damaged, or kernels or parameters are of another graph"
+        library = kernels[:1] if is_library(kernels[0]) else ()
+        next_step = shlex.join(["portcall", "inspect", graph_file, *library])
+        raise CommandError(text, cause, next_step, kind="GraphError") from error
     bundle = graph.read_bundle(made)
     inputs = [bundle.graph.nodes[n].name for n in bundle.graph.inputs]
     inputs = [each for each in inputs if each not in bundle.params]
     nbytes = made.stat().st_size
+    checked = graph.missing_kernels(bundle.graph, inspect_library(made)) is not None
     if json_to is not None:
         print_json({
             "bundle": output, "nbytes": nbytes, "function": name, "library_nbytes": bundle.library_nbytes,
-            "parameters": len(bundle.params), "inputs": inputs,
+            "parameters": len(bundle.params), "inputs": inputs, "kernels_checked": checked,
         }, json_to)  # fmt: skip
         return
     print_line(f"{output}: {format_size(nbytes)}, of which {format_size(bundle.library_nbytes)} kernels")
     print_line(f"{len(bundle.params)} parameters in it; inputs: {', '.join(inputs) or 'none'}")
+    if not checked:
+        print_warning("its file does not tell whether it has all kernels", "other modules or libraries may have them")
     print_line(f"next: {shlex.join(['portcall', 'run', output, *(f'--input={each}=random' for each in inputs)])}")

@@ -24,16 +24,6 @@ from portcall.inspect import Dependency, LibraryReport, inspect_library
 if TYPE_CHECKING:
     from rich.tree import Tree
 
-SYSTEM_LIBRARIES = (
-    "libc.so",
-    "libm.so",
-    "libdl.so",
-    "librt.so",
-    "libpthread.so",
-    "libgcc_s.so",
-    "libstdc++.so",
-    "ld-linux",
-)
 TYPES_AT_RUN_TIME = (
     "(functions of the library tell them: inspect.signature(portcall.load_module(path)[name]) calls those)"
 )
@@ -100,7 +90,7 @@ def command(
         if report and (model or executable):
             print_line("")
         if report:
-            show(report, everything, kernels=bool(model or executable))
+            show(report, everything, kernels=bool(model or executable), fine=not problems)
     if strict and problems:
         ctx.exit(UNTRUSTED)
 
@@ -111,7 +101,7 @@ def refuse_options_of_models(why: str, kernels: str | None, params: str | None, 
             raise click.UsageError(f"{option} is for graphs and bundles, and {why}")
 
 
-def show(report: LibraryReport, everything: bool, kernels: bool) -> None:
+def show(report: LibraryReport, everything: bool, kernels: bool, fine: bool) -> None:
     print_facts(facts(report, everything, kernels))
     if report.modules:
         print_line("modules inside")
@@ -122,7 +112,7 @@ def show(report: LibraryReport, everything: bool, kernels: bool) -> None:
             print_line(printable(module.kernels.source))
     for problem in report.problems:
         print_line(problem, "problem", "yellow")
-    if not report.problems:
+    if fine:
         print_line("all that it needs is installed", "no problem", "green")
 
 
@@ -155,7 +145,7 @@ def facts(report: LibraryReport, everything: bool, kernels: bool) -> Iterator[tu
 
 def is_system(dependency: Dependency) -> bool:
     """Tell whether a library is found, and is one of the compiler's or of the C library."""
-    return bool(dependency.path) and dependency.name.startswith(SYSTEM_LIBRARIES)
+    return bool(dependency.path) and dependency.of_system
 
 
 def module_tree(report: LibraryReport, place: int, shown: set[int], depth: int = 0) -> Tree:

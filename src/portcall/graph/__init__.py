@@ -14,6 +14,7 @@ from portcall.graph._builder import GraphBuilder as GraphBuilder
 from portcall.graph._bundle import Bundle as Bundle
 from portcall.graph._bundle import export_bundle as export_bundle
 from portcall.graph._bundle import file_kind as file_kind
+from portcall.graph._bundle import missing_kernels as missing_kernels
 from portcall.graph._bundle import read_bundle as read_bundle
 from portcall.graph._debug import GraphModuleDebug as GraphModuleDebug
 from portcall.graph._debug import create_debug as create_debug

@@ -8,6 +8,7 @@ layout. The same input gives the same bytes.
 
 from __future__ import annotations
 
+import difflib
 import os
 import shutil
 import struct
@@ -33,7 +34,8 @@ from portcall.graph._params import (
     replacing,
 )
 from portcall.graph._plan import Plan, Storage, decode, encode, plan
-from portcall.graph._spec import Graph, Value
+from portcall.graph._spec import COPY, NOP, Graph, Value
+from portcall.inspect import LibraryReport, inspect_library
 
 _ALIGNMENT = 64
 _VERSION = 1
@@ -91,7 +93,8 @@ def export_bundle(
         target, options: for what is linked, as for ``toolchain.create_shared``.
 
     Raises:
-        GraphError: it is not a graph, or one that cannot be run; or a parameter is not of its shape and type.
+        GraphError: it is not a graph, or one that cannot be run; a parameter is not of its shape and type; or the
+            library lacks a kernel, as far as its file says (``missing_kernels``).
         ValueError: ``lib`` is not one of those, or a module that came from no file.
         CompileError: the linker said no.
 
@@ -104,7 +107,9 @@ def export_bundle(
     expected = _expected(graph, given)
     output = toolchain.check_output(path)
     with working_folder() as folder, replacing(output) as file:
-        _copy_library(_library(lib, folder, target, options), file)
+        library = _library(lib, folder, target, options)
+        _copy_library(library, file)
+        _check_kernels(graph, library)
         library_bytes = file.tell()
         described = [_write_param(file, key, given[key], value) for key, value in expected.items()]
         index_offset = file.tell()
@@ -114,6 +119,22 @@ def export_bundle(
         file.write(struct.pack("<Q", len(described)) + b"".join(described))
         file.write(_FOOTER.pack(library_bytes, index_offset, file.tell() - index_offset, _MARK))
     return output
+
+
+def missing_kernels(graph: Graph, library: LibraryReport) -> dict[str, str] | None:
+    """Return the kernels that a library lacks, each with the first node that calls it.
+
+    None where the library's file does not tell: it contains modules of devices, or needs other libraries, which may
+    have kernels.
+    """
+    calls: dict[str, str] = {}
+    for node in graph.nodes:
+        if node.function and node.function not in (NOP, COPY) and node.function not in library.functions:
+            calls.setdefault(node.function, node.name)
+    elsewhere = any(module.kind != "_lib" for module in library.modules)
+    elsewhere = elsewhere or any(not dependency.of_system for dependency in library.needed)
+    hidden = library.abi != "modern" and any(name.startswith("_") for name in calls)  # which are not listed
+    return None if calls and (elsewhere or hidden) else calls
 
 
 def file_kind(path: StrPath) -> Literal["graph", "bundle", "library"]:
@@ -178,14 +199,27 @@ def _footer_of(file: BinaryIO) -> tuple[int, int, int] | None:
     return (numbers[0], numbers[1], numbers[2]) if mark == _MARK else None
 
 
+def _check_kernels(graph: Graph, library: Path) -> None:
+    report = inspect_library(library)
+    missing = missing_kernels(graph, report)
+    if missing:
+        name, node = next(iter(missing.items()))
+        near = difflib.get_close_matches(name, report.functions, n=3)
+        there = f"did you mean {' or '.join(map(repr, near))}?" if near else f"there is {_some(report.functions)}"
+        raise errors.GraphError(f"the library has no kernel {name!r}, which node {node!r} calls; {there}", node=node)
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names[:_FEW])) + (", …" if len(names) > _FEW else "") or "none"
+
+
 def _expected(graph: Graph, given: Mapping[str, Any]) -> dict[str, Value]:
     """Return what the graph says of each parameter that it has."""
     inputs = {graph.nodes[n].name: graph.values[graph.nodes[n].outputs[0]] for n in graph.inputs}
     unknown = [name for name in given if name not in inputs]
     if unknown:
         warnings.warn(
-            f"the graph has no inputs for {len(unknown)} parameters, which are left out: "
-            f"{', '.join(map(repr, unknown[:_FEW]))}{', …' if len(unknown) > _FEW else ''}",
+            f"the graph has no inputs for {len(unknown)} parameters, which are left out: {_some(unknown)}",
             UnexpectedParamsWarning,
             stacklevel=3,
         )

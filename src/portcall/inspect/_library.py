@@ -41,6 +41,16 @@ ENTRY = "main"
 MODERN_BLOBS = {"__tvm_ffi__library_bin": _embedded.read_modern, "__tvm_ffi_library_bin": _embedded.read_classic}
 CLASSIC_BLOB = "__tvm_dev_mblob"
 CLASSIC_ENTRY = "__tvm_main__"
+SYSTEM_LIBRARIES = (
+    "libc.so",
+    "libm.so",
+    "libdl.so",
+    "librt.so",
+    "libpthread.so",
+    "libgcc_s.so",
+    "libstdc++.so",
+    "ld-linux",
+)
 # Context variables: each is filled with the address of the function whose name follows the two underscores.
 CONTEXT_PREFIXES = ("__TVM",)
 # What only code written in C++ on the headers imports, never code that TVM's compiler generates.
@@ -64,6 +74,11 @@ class Dependency:
 
     name: str
     path: str
+
+    @property
+    def of_system(self) -> bool:
+        """Whether it is one of the compiler's or of the C library, by its name."""
+        return self.name.startswith(SYSTEM_LIBRARIES)
 
 
 @dataclass(frozen=True)
