@@ -182,6 +182,20 @@ def test_compile_passes_its_flags_on(invoke_json: InvokeJson, invoke: Invoke, tm
     assert invoke_json(*words, "--option=-DA", code=1)["error"]["kind"] == "CompileError"
 
 
+@pytest.mark.parametrize(
+    ("name", "proposed"), [("m.txt", "m.so"), ("m", "m.so"), ("m.onnx", "m.so"), ("m.wasm", "m.so"), ("m.o", "m.so")]
+)
+def test_compile_and_bundle_refuse_a_name_by_which_nothing_loads_a_library(
+    invoke_json: InvokeJson, tmp_path: Path, name: str, proposed: str
+) -> None:
+    for file in ("a.c", "m.json", "k.so"):
+        (tmp_path / file).write_text("{")
+    for words in (("compile", tmp_path / "a.c"), ("bundle", tmp_path / "m.json", tmp_path / "k.so")):
+        error = invoke_json(*words, "-o", tmp_path / name, code=1)["error"]
+        assert str(tmp_path / proposed) in error["next"]
+    assert {path.name for path in tmp_path.iterdir()} == {"a.c", "m.json", "k.so"}
+
+
 def test_compile_without_a_compiler_says_that_zig_takes_its_place(
     invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,6 +16,7 @@ import difflib
 import errno
 import os
 import re
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 OTHER_OPTIONS = {True: "a model takes --input NAME=SPEC", False: "a function takes --arg SPEC and --out TYPE[SHAPE]"}
 WRONG_ARGUMENTS = "it expects other arguments"
 WRITE_OTHERS = "give others with --arg and --out; portcall run --help shows their forms"
+LOADED = (".so", ".dll", ".dylib", ".dso")  # by load_module, which finds libm.so.6, too
 # The symbols and libraries that a problem is about.
 NAMES = re.compile(r"(?<=')[^']+(?=')|[\w.+-]+\.so[\w.]*")
 
@@ -262,6 +264,24 @@ def check_exists(path: str) -> None:
             "ls, or make one: portcall demo",
             kind="ModuleLoadError",
         )
+
+
+def check_output(path: str, for_wasm: bool) -> None:
+    """Refuse to write a library under a name by which nothing loads it.
+
+    Parameters:
+        for_wasm: it is for WebAssembly.
+
+    Raises:
+        CommandError: the name does not end in one of the loader's suffixes.
+    """
+    name = os.path.basename(path)
+    if name.endswith(LOADED) or ".so." in name or (for_wasm and name.endswith(".wasm")):
+        return
+    ending = os.path.splitext(name)[1]
+    what = f"'{ending}'" if ending else "a name without a suffix"
+    hint = f"-o {shlex.quote(path.removesuffix(ending) + ('.wasm' if for_wasm else '.so'))}"
+    raise CommandError(f"cannot write '{path}': nothing loads a library that ends in {what}", "", hint, kind="ValueError")
 
 
 def open_device(text: str, session: Session | None = None) -> portcall.Device:

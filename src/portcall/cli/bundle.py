@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from portcall.bench import format_size
-from portcall.cli._call import check_exists, is_library
+from portcall.cli._call import check_exists, check_output, is_library
 from portcall.cli._command import Command
 from portcall.cli._errors import CommandError
 from portcall.cli._model import warnings_as_messages
@@ -18,6 +18,7 @@ from portcall.cli._output import print_json, print_line, print_warning
 from portcall.cli._progress import StatusLine
 from portcall.errors import GraphError
 from portcall.inspect import inspect_library
+from portcall.toolchain import WASM
 
 EXAMPLES = """
 portcall bundle m.json kernels.so --params m.params --output model.so
@@ -44,6 +45,7 @@ def command(
         check_exists(path)
     if os.path.isfile(graph_file) and graph.file_kind(graph_file) != "graph":
         raise click.UsageError(f"'{graph_file}' is not a graph (JSON): give the graph first, then its kernels")
+    check_output(output, for_wasm=target == WASM or kernels[0].endswith(".wasm"))
     try:
         with warnings_as_messages(graph_file), StatusLine() as status, status.expect(f"linking {output}", 0):
             given = graph.load_params_from_file(params) if params else None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from portcall.bench import format_duration, format_size
-from portcall.cli._call import check_exists
+from portcall.cli._call import check_exists, check_output
 from portcall.cli._command import Command
 from portcall.cli._errors import DEVICE, CommandError, message_of
 from portcall.cli._onnx import SUFFIX, fix_options, steps
@@ -21,6 +21,7 @@ from portcall.cli._progress import StatusLine, compiling
 from portcall.cli._remote import open_session
 from portcall.cli._store import read_remotes
 from portcall.errors import KeyMismatchError, ModelError, WrongResultsError
+from portcall.toolchain import WASM
 
 if TYPE_CHECKING:
     from portcall.compile import CompiledExecutable, CompiledModel
@@ -77,6 +78,7 @@ def command(
             raise click.UsageError("--for and --target both say for which machine: give one")
         target = target_for(server)
     output = output or f"{Path(files[0]).stem}.so"
+    check_output(output, for_wasm=target == WASM)
     words = (*(f"-I{folder}" for folder in folders), *flags, *(f"-l{library}" for library in libraries))
     if any(path.endswith(SUFFIX) for path in files):
         if len(files) > 1:
@@ -197,7 +199,7 @@ def compile_sources(
         raise click.UsageError(
             f"'{wrong[0]}' is neither an ONNX model ({SUFFIX}) nor one of {' '.join(toolchain.SUFFIXES)}"
         )
-    if target == toolchain.WASM and any(word.startswith("-l") for word in words):
+    if target == WASM and any(word.startswith("-l") for word in words):
         raise click.UsageError("-l is not for wasm32, whose libraries link nothing but the core")
     triple = None if target == "native" else target
     with StatusLine() as status, status.expect(compiling(files, triple), 0):
