@@ -88,6 +88,10 @@ two = build("two", answer=2)
 message = fails(two)
 assert message.startswith(f"cannot load '{two}': ") and str(one) in message, message
 assert get("lib.answer")() == 1
+assert "remove_global_func" in message and "override" not in message, message
+portcall.remove_global_func("lib.answer")
+portcall.load_module(two)
+assert get("lib.answer")() == 2
 # Corrected and built again, it loads; what the user replaces is the user's.
 portcall.load_module(build("taken", other=3))
 portcall.register_func("lib.other", lambda: "mine", override=True)

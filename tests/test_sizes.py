@@ -31,7 +31,7 @@ BUDGET = {
     "src/portcall": 3_890,  # with events of devices, boards with Android or the VM, flags, what an installation lacks
     "src/portcall/_core": 3_250,
     "src/portcall/bench": 350,
-    "src/portcall/cli": 6_360,  # with what a farm says at its start, and one language for inputs
+    "src/portcall/cli": 6_500,  # with what a farm says at its start, and one language for inputs
     "src/portcall/compile": 11_800,  # recurrent layers, classical models, each convolution, dynamic shapes
     "src/portcall/farm": 7_500,  # turns that are whole, keys of tokens, proofs, the page, ends of pairs and codes
     "src/portcall/graph": 4_850,

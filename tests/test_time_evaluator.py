@@ -232,6 +232,14 @@ def test_time_evaluator_missing_device_is_named(path: Path) -> None:
         portcall.load_module(path).time_evaluator("call_import", "metal:0")
 
 
+@pytest.mark.parametrize("number", [1, 7, -1])
+def test_time_evaluator_refuses_a_host_that_does_not_exist_as_tensors_do(path: Path, number: int) -> None:
+    library, there = portcall.load_module(path), portcall.cpu(number)
+    for ask in (lambda: portcall.empty((1,), device=there), lambda: library.time_evaluator("call_import", there)):
+        with pytest.raises(errors.DeviceError, match=f"cpu:{number}"):
+            ask()
+
+
 # ---- As other machines ask -------------------------------------------------------------------------------------------
 
 

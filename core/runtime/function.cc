@@ -143,7 +143,10 @@ class GlobalTable {
     Entry& entry = it->second;
     PORTCALL_CHECK(added || can_override || (owner && entry.GivesWayTo(*owner)), AlreadyRegisteredError)
         << "a global function '" << name << "' is already registered"
-        << (entry.library.empty() ? "" : " by '" + entry.library + "'") << "; pass override to replace it";
+        << (entry.library.empty() ? "" : " by '" + entry.library + "'")
+        << (owner ? "; for this library's in its place remove that one first: remove_global_func in Python, "
+                    "Registry::Remove in C++"
+                  : "; pass override to replace it");
     std::swap(entry.func, func);
     entry.library = owner ? owner->path() : std::string();
     entry.load = owner ? owner->load() : 0;

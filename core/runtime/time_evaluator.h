@@ -77,6 +77,14 @@ inline void CheckOptions(const TimingOptions& options) {
   CheckAtLeast("cache_flush_bytes", options.cache_flush_bytes, 0);
 }
 
+// Throws when nothing registered this kind, too.
+inline void CheckExists(Device device) {
+  const PortcallDeviceAPI& api = DeviceApiOf(device);
+  Any exists;
+  Check(api.get_attr(api.ctx, device, kPortcallAttrExist, exists.out()));
+  PORTCALL_CHECK(exists.cast<bool>(), DeviceError) << "there is no device " << ToString(device);
+}
+
 // Measures from its construction to Stop: by the device's own clock where it has one, otherwise by ours around a wait for
 // the device's work. A clock that is passed in goes before both.
 class Stopwatch {
@@ -227,7 +235,7 @@ inline void Evaluator::Grow(int64_t number, double elapsed_ms) {
 inline PackedFunc TimeEvaluator(PackedFunc func, Device device, const TimingOptions& options) {
   PORTCALL_CHECK(func.defined(), ValueError) << "the function to time is None";
   timing::CheckOptions(options);
-  DeviceApiOf(device);  // throws when nothing registered this kind
+  timing::CheckExists(device);
   auto evaluator = std::make_shared<timing::Evaluator>(func, device, options);
   PortcallFunctionInfo info;
   PortcallFunctionGetInfo(func.get(), &info);

@@ -18,6 +18,7 @@ import pytest
 from click.testing import Result
 
 from portcall import extras, graph, opencl, toolchain
+from portcall.bench import Finding
 from portcall.cli import _progress
 from portcall.cli._output import counted
 from portcall.extras import EXTRAS
@@ -137,7 +138,14 @@ def test_doctor_reports_a_variable_that_names_a_missing_compiler(
 def test_demo_compiles_checks_and_times_kernels(shell: Shell, tmp_path: Path) -> None:
     done = shell("demo")
     assert done.returncode == 0, done.stderr
-    for text in ("compiled portcall-demo/kernels.cc", "matmul", "equal to NumPy", "raises", "Now you:"):
+    for text in (
+        "compiled portcall-demo/kernels.cc",
+        "NumPy, 1 thread",
+        "matmul",
+        "equal to NumPy",
+        "raises",
+        "Now you:",
+    ):
         assert text in done.stdout
     # What it says to type works as it stands.
     for line in done.stdout.partition("Now you:")[2].split("\n"):
@@ -208,6 +216,32 @@ def test_compile_without_a_compiler_says_that_zig_takes_its_place(
     monkeypatch.setattr(toolchain, "zig_is_installed", lambda: False)
     refused = invoke("demo", "--folder", tmp_path / "tour")
     assert (refused.exit_code, "pip install 'portcall[zig]'" in refused.stderr) == (1, True)
+
+
+def test_demo_warns_of_what_spoils_its_times(
+    invoke: Invoke, invoke_json: InvokeJson, monkeypatch: pytest.MonkeyPatch, kernels: str, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("portcall.cli.demo.check_machine", lambda: [Finding("load", "it is busy", "wait")])
+    monkeypatch.setattr("portcall.cli.demo.create_shared", lambda *_: Path(kernels))
+    monkeypatch.setattr("portcall.cli.demo.measure", lambda _: [])
+    assert "warning: it is busy" in invoke("demo", "--folder", tmp_path).stderr
+    assert [each["code"] for each in invoke_json("demo", "--folder", tmp_path)["warnings"]] == ["load"]
+
+
+def test_demo_has_numpy_compute_in_one_thread() -> None:
+    script = """
+import os
+from portcall.cli.demo import import_numpy
+before = dict(os.environ)
+assert import_numpy() == 1 and dict(os.environ) == before
+import numpy as np
+a = np.ones((600, 600), "float32")
+a @ a
+assert len(os.listdir("/proc/self/task")) == 1
+assert import_numpy() is None
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_demo_tables_fit_80_columns(on_terminal: OnTerminal, tmp_path: Path) -> None:

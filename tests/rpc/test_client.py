@@ -464,6 +464,14 @@ def test_upload_from_several_threads_through_one_session(ours: rpc.Session) -> N
         assert list(pool.map(ours.download, names)) == contents
 
 
+def test_time_evaluator_refuses_a_device_that_the_server_has_not(ours: rpc.Session, kernel_library: Path) -> None:
+    library = ours.load_module(ours.upload(kernel_library))
+    for device in (portcall.cpu(1), ours.cpu(1)):
+        with pytest.raises(errors.RemoteError, match="cpu:1") as caught:
+            library.time_evaluator("add", device)
+        assert caught.value.kind.endswith("DeviceError")
+
+
 def test_time_evaluator_preparation_is_a_function_of_the_server(ours: rpc.Session, kernel_library: Path) -> None:
     ours.upload(kernel_library)
     library = ours.load_module(kernel_library.name)

@@ -7,6 +7,7 @@ Times are seconds and sizes are bytes everywhere; text with units is made and re
 
 from portcall.bench._conditions import Finding as Finding
 from portcall.bench._conditions import check_conditions as check_conditions
+from portcall.bench._conditions import check_machine as check_machine
 from portcall.bench._result import BenchmarkResult as BenchmarkResult
 from portcall.bench._units import format_duration as format_duration
 from portcall.bench._units import format_size as format_size

@@ -50,8 +50,13 @@ def check_conditions(result: BenchmarkResult, repeat_seconds: float, root: Path 
         repeat_seconds: how long the shortest repeat lasted, all of its calls together.
         root: the folder in which ``proc`` and ``sys`` lie.
     """
-    found = [governor(root), load(root), too_short(repeat_seconds), unstable(result)]
-    return [finding for finding in found if finding is not None]
+    found = [too_short(repeat_seconds), unstable(result)]
+    return [*check_machine(root), *(finding for finding in found if finding is not None)]
+
+
+def check_machine(root: Path = Path("/")) -> list[Finding]:
+    """Return what may spoil any measurement on this machine; empty when nothing was found."""
+    return [finding for finding in (governor(root), load(root)) if finding is not None]
 
 
 def governor(root: Path) -> Finding | None:

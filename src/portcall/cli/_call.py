@@ -281,7 +281,8 @@ def check_output(path: str, for_wasm: bool) -> None:
     ending = os.path.splitext(name)[1]
     what = f"'{ending}'" if ending else "a name without a suffix"
     hint = f"-o {shlex.quote(path.removesuffix(ending) + ('.wasm' if for_wasm else '.so'))}"
-    raise CommandError(f"cannot write '{path}': nothing loads a library that ends in {what}", "", hint, kind="ValueError")
+    text = f"cannot write '{path}': nothing loads a library that ends in {what}"
+    raise CommandError(text, "", hint, kind="ValueError")
 
 
 def open_device(text: str, session: Session | None = None) -> portcall.Device:

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -13,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import portcall
-from portcall.bench import BenchmarkResult, format_duration
+from portcall.bench import BenchmarkResult, check_machine, format_duration
 from portcall.cli._command import Command
 from portcall.cli._errors import CommandError
-from portcall.cli._output import console, print_json, print_line, table
+from portcall.cli._output import console, print_json, print_line, print_warning, table
 from portcall.cli._progress import StatusLine, compiling
 from portcall.toolchain import create_shared, find_compiler
 
@@ -33,6 +35,7 @@ SOURCE = Path(__file__).with_name("demo_kernels.cc")
 ELEMENTS = 1_000_000
 SIDE = 256
 REPEATS = 15
+THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "OMP_NUM_THREADS")
 
 
 @dataclass(frozen=True)
@@ -58,11 +61,13 @@ def command(json_to: str | None, folder: str, rpc: bool) -> None:
     if source.exists() and source.read_bytes() != SOURCE.read_bytes():
         raise CommandError(f"'{source}' is there, and is not the demo's", "", "portcall demo --folder OTHER")
     source.write_bytes(SOURCE.read_bytes())
+    numpy_threads = import_numpy()
     start = time.perf_counter()
     with StatusLine() as status, status.expect(compiling([str(source)]), 0):
         library = create_shared(source, place / "kernels.so")
     compiled = time.perf_counter() - start
     kernels = portcall.load_module(str(library))
+    findings = check_machine()
     lines = measure(kernels)
     refused = error_of_wrong_call(kernels)
     remote = measure_remote(library) if rpc else []
@@ -72,12 +77,37 @@ def command(json_to: str | None, folder: str, rpc: bool) -> None:
             "library": str(library),
             "compile_s": compiled,
             "rows": [asdict(line) for line in lines],
+            "numpy_threads": numpy_threads,
+            "warnings": [finding.to_dict() for finding in findings],
             "refused": refused,
             **({"remote": [asdict(line) for line in remote]} if rpc else {}),
         }
         print_json(report, json_to)
     else:
-        show(source, place / library.name, compiled, lines, refused, remote)
+        shown = place / library.name
+        print_line(f"compiled {source} with {find_compiler().name} in {format_duration(compiled)}: {shown}\n")
+        print_table("from Python, on NumPy arrays", lines, "NumPy, 1 thread" if numpy_threads else "NumPy")
+        for finding in findings:
+            print_warning(finding.message, finding.advice)
+        show(shown, refused, remote)
+
+
+def import_numpy() -> int | None:
+    """Import NumPy so that its BLAS computes in one thread, as the kernels do; return 1, or None where it was imported
+    before.
+
+    Several threads wait for each other where the cores are shared: then they take many times as long as one.
+    """
+    if "numpy" in sys.modules:
+        return None
+    before = {name: os.environ.get(name) for name in THREADS}
+    os.environ.update(dict.fromkeys(THREADS, "1"))
+    try:
+        import numpy  # noqa: F401
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+    return 1
 
 
 def measure(kernels: portcall.Module) -> list[Line]:
@@ -184,13 +214,11 @@ def error_of_wrong_call(kernels: portcall.Module) -> str:
     raise CommandError("a wrong argument was not refused", "portcall is broken", "portcall doctor")
 
 
-def show(source: Path, library: Path, compiled: float, lines: list[Line], refused: str, remote: list[Line]) -> None:
-    print_line(f"compiled {source} with {find_compiler().name} in {format_duration(compiled)}: {library}\n")
-    print_table("from Python, on NumPy arrays", lines)
+def show(library: Path, refused: str, remote: list[Line]) -> None:
     print_line(f"\nA wrong argument is an error, not a crash: add_one(float64 array, …) raises\n  {refused}")
     if remote:
         print_line("\nThe same library on a server, which was started for this and has ended:\n")
-        print_table("from Python, over RPC", remote)
+        print_table("from Python, over RPC", remote, "")
     name = shlex.quote(str(library))
     row, square = "--arg 'range:float32[8]' --out 'float32[8]'", f"float32[{SIDE},{SIDE}]"
     print_line("\nNow you:")
@@ -211,7 +239,8 @@ def show(source: Path, library: Path, compiled: float, lines: list[Line], refuse
         print_line(f"  {line}")
 
 
-def print_table(head: str, lines: list[Line]) -> None:
+def print_table(head: str, lines: list[Line], peer: str) -> None:
+    """Print a table; ``peer`` is the head of NumPy's column."""
     compared = any(line.numpy_seconds is not None for line in lines)
     rows = [
         (
@@ -222,6 +251,6 @@ def print_table(head: str, lines: list[Line]) -> None:
         )
         for line in lines
     ]
-    columns = (head, "portcall", *(["NumPy"] if compared else []), "difference")
+    columns = (head, "portcall", *([peer] if compared else []), "difference")
     console().print(table(columns, rows, right=columns[1:]))
     print_line("The results are equal to NumPy's; the largest difference of an element is shown.")
