@@ -436,6 +436,43 @@ def test_register_object_refuses_invalid_classes() -> None:
         unregistered()
 
 
+@pytest.mark.parametrize(
+    ("annotations", "more"),
+    [
+        ({}, {"b": portcall.field(default=3)}),
+        ({"a": int}, {"b": portcall.field(default=3)}),
+        ({"b": ClassVar[int]}, {"b": portcall.field(default=3)}),
+        ({}, {"b": dataclasses.field(default=3)}),
+        ({"a": int}, {"__slots__": ("cache",)}),
+        ({"a": int}, {"__slots__": "cache"}),
+    ],
+)
+def test_register_object_refuses_what_would_be_no_field(annotations: dict[str, Any], more: dict[str, Any]) -> None:
+    with pytest.raises(TypeError, match=r"Made\.(b is a field without a type|__slots__)"):
+        define("test.classes.NoField", annotations, **more)
+
+
+@pytest.mark.parametrize("hint", [int, str, bool | None, list[int], dict[str, float], portcall.Tensor, set])
+def test_field_defines_variables_only(hint: Any) -> None:
+    with pytest.raises(TypeError, match="defines=True is for variables"):
+        define("test.classes.Defines", {"a": hint}, a=portcall.field(defines=True))
+
+
+@pytest.mark.parametrize("hint", [Expr, list, list[Var], dict[str, Var], Any, Var | None, portcall.Map, object])
+def test_field_defines_variables_in_containers(hint: Any) -> None:
+    key = f"test.classes.Defines.{portcall.ir._annotations.annotation_text(hint)}"
+    define(key, {"a": hint}, a=portcall.field(defines=True))
+
+
+def test_register_object_of_types_that_hold_each_other_names_a_base_class() -> None:
+    with pytest.raises(TypeError, match=r"unknown: name 'Later' is not defined.*base class"):
+        define("test.classes.Earlier", {"other": "Later"})
+
+    earlier = define("test.classes.Earlier", {"other": Expr | None}, Expr)
+    later = define("test.classes.Later", {"other": earlier}, Expr)
+    assert earlier(later(earlier(None))).other.other.other is None
+
+
 def test_object_field_descriptor_refuses_another_type() -> None:
     with pytest.raises(TypeError, match=r"'lhs' is a field of test.classes.Add, not of test.classes.Var"):
         Add.lhs.__get__(X, Var)  # type: ignore[attr-defined]

@@ -119,6 +119,19 @@ def test_register_object_takes_over_a_cpp_type(objects: portcall.Module) -> None
         define("cpp.Var", {"name": str})
 
 
+@pytest.mark.usefixtures("registrations_undone")
+def test_register_object_takes_a_cpp_type_over_below_its_base_only(objects: portcall.Module) -> None:
+    expr, counter = portcall.ir.object_class("cpp.Expr"), portcall.ir.object_class("cpp.Counter")
+    for base in (portcall.Object, portcall.ir.object_class("cpp.Add"), counter, portcall.ir.IntEnum, portcall.Array):
+        with pytest.raises(TypeError, match=r"type 'cpp\.Var' derives from 'cpp\.Expr'"):
+            define("cpp.Var", {}, base)
+    with pytest.raises(TypeError, match=r"type 'cpp\.Expr' derives from 'ffi\.Object'"):
+        define("cpp.Expr", {}, counter)
+    helper = type("Helper", (expr,), {"__slots__": ()})
+    mine = define("cpp.Var", {}, helper)
+    assert isinstance(mine("x"), expr)
+
+
 def test_register_object_hides_no_cpp_field(objects: portcall.Module) -> None:
     with pytest.raises(TypeError, match=r"Made\.count "):
         define("cpp.Counter", {}, count=property(lambda self: 1))
@@ -173,3 +186,15 @@ def test_object_of_a_python_type_is_made_and_read_in_cpp(objects: portcall.Modul
 def test_object_class_of_an_unknown_key_is_an_error() -> None:
     with pytest.raises(KeyError, match=r"no type has the key 'cpp.Nothing'; is the library that defines it loaded"):
         portcall.ir.object_class("cpp.Nothing")
+
+
+def test_an_unknown_key_is_an_error_with_near_ones(objects: portcall.Module) -> None:
+    known = X
+    for ask in (
+        lambda key: portcall.ir.object_class(key),
+        lambda key: portcall.ir.walk(known, key),
+        lambda key: portcall.ir.visit(known, print, key),
+        lambda key: portcall.ir.rewrite(known, print, key),
+    ):
+        with pytest.raises(KeyError, match=r"'test\.classes\.Vra'; did you mean 'test\.classes\.Var'"):
+            ask("test.classes.Vra")

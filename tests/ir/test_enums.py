@@ -133,6 +133,28 @@ def test_enum_refuses_invalid_definitions() -> None:
             blue = 1
 
 
+def test_enum_takes_over_no_other_type() -> None:
+    for key, base in (
+        ("test.enums.Color", portcall.Object),
+        ("test.enums.Color", portcall.ir.IntEnum),
+        ("test.enums.Level", portcall.ir.Enum),
+    ):
+        with pytest.raises(TypeError, match="derives from 'ffi"):
+            portcall.register_object(key)(type(base)("Other", (base,), {}))
+
+
+def test_enum_that_is_not_registered_says_so() -> None:
+    class Loose(portcall.ir.Enum):
+        red = 0
+
+    for ask in (list, len, lambda loose: loose("red")):
+        with pytest.raises(TypeError, match="enum Loose is not registered"):
+            ask(Loose)
+    assert not hasattr(Loose, "green")
+    with pytest.raises(ValueError, match="it has none"):
+        portcall.ir.Enum("red")
+
+
 def test_enum_defined_again_is_the_same() -> None:
     assert Again.one == BEFORE
     assert type(Again.one) is Again is not type(BEFORE)

@@ -100,7 +100,10 @@ def hints_of(cls: type, key: str, meant: type, scope: Mapping[str, Any]) -> dict
     try:
         hints = typing.get_type_hints(alone, localns={**scope, cls.__name__: meant})
     except NameError as error:
-        raise TypeError(f"an annotation of {cls.__name__} ('{key}') names something unknown: {error}") from error
+        raise TypeError(
+            f"an annotation of {cls.__name__} ('{key}') names something unknown: {error}. Types are registered before "
+            "the fields that name them: of two that hold each other, the first names a base class of the second"
+        ) from error
     return {
         name: typing.get_args(hint)[0] if typing.get_origin(hint) is Final else hint
         for name, hint in hints.items()
@@ -135,6 +138,18 @@ def declared_type(hint: Any, cls: type, where: str) -> tuple[int, bool]:
     if isinstance(kind, type):
         return ANY, False
     raise TypeError(f"{where}: no value can have the type {hint!r}")
+
+
+def may_hold_variables(hint: Any) -> bool:
+    """Return whether values of an annotated type can be or contain objects with parts."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Literal or hint is type(None):
+        return False
+    if origin is not None:
+        return any(map(may_hold_variables, args))
+    if hint in (Any, object, *_ITEMIZED) or not isinstance(hint, type):
+        return True
+    return issubclass(hint, Object) and not issubclass(hint, (Tensor, PackedFunc, Module))
 
 
 def annotation_text(hint: Any) -> str:

@@ -42,8 +42,9 @@ from portcall.ir._annotations import (
     field,
     hints_of,
     is_class_variable,
+    may_hold_variables,
 )
-from portcall.ir._operations import MADE_FROM_DESCRIPTIONS
+from portcall.ir._operations import MADE_FROM_DESCRIPTIONS, unknown_type
 
 if TYPE_CHECKING:
     from typing_extensions import dataclass_transform
@@ -69,6 +70,9 @@ _HOOKS = (
     "__s_equal__", "__s_hash__", "__s_visit__", "__data_to_json__", "__data_from_json__", "__ffi_repr__", "__ffi_eq__",
     "__ffi_hash__", "__ffi_compare__", "__ffi_convert__",
 )  # fmt: skip
+
+_BUILT_IN = (Array, Map, Tensor, PackedFunc, Module)
+_OBJECT_KEY = "ffi.Object"
 
 Comparison = Literal["structure", "identity", "variable", "shared"]
 _COMPARISONS: dict[Comparison, int] = {
@@ -115,8 +119,8 @@ def register_object(
         unsafe_hash: ``hash()`` is that of the fields, which must not change while the object is a key.
 
     Raises:
-        TypeError: an annotation that no value can have, a default that does not fit, a field that a base class has, or
-            a base class that is not registered.
+        TypeError: an annotation that no value can have, a default that does not fit, a field that a base class has, a
+            base class that is not registered, or, of a type that C++ defined, is not that of the type's base.
         ValueError: another type has this key.
     """
     if type_key is not None and not isinstance(type_key, str):
@@ -135,11 +139,15 @@ def register_object(
         key = type_key or f"{cls.__module__}.{cls.__qualname__}"
         index = _core.type_index_of(key)
         known = _core.registered_object_class(key)
-        if issubclass(cls, _enum.Enum):
-            return _make_enum_class(cls, key)
         if 0 <= index < FIRST_DYNAMIC:
             raise ValueError(f"'{key}' is a built-in type; choose another key")
-        if index < 0 or (known is not None and "__portcall_own__" in known.__dict__):
+        own = index < 0 or (known is not None and "__portcall_own__" in known.__dict__)
+        if issubclass(cls, _enum.Enum):
+            if not own:
+                _check_base(cls, key, index)
+            return _make_enum_class(cls, key)
+        _refuse_odd_attributes(cls)
+        if own:
             scope = sys._getframe(1).f_locals  # a class in a function may name others that are there
             index = _define(cls, key, hints_of(cls, key, cls, scope), frozen, kw_only, compare)
             return _make_class(_add_methods(cls, added), key, index, scope)
@@ -147,6 +155,7 @@ def register_object(
         named = [name for name in inspect.get_annotations(cls) if not is_class_variable(cls, name)]
         if named:
             raise TypeError(f"type '{key}' is defined elsewhere, with its fields; leave out the annotations of {named}")
+        _check_base(cls, key, index)
         return _make_class(_add_methods(cls, added), key, index)
 
     return register
@@ -158,9 +167,8 @@ def object_class(type_key: str) -> type[Object]:
     Raises:
         KeyError: no type has this key. The message lists near ones.
     """
-    index = _core.type_index_of(type_key)
-    if index < 0:
-        raise KeyError(f"no type has the key {type_key!r}; is the library that defines it loaded?")
+    if _core.type_index_of(type_key) < 0:
+        raise unknown_type(type_key)
     cls = _core.registered_object_class(type_key) or class_of_type(type_key)
     return Object if cls is None else cls
 
@@ -217,7 +225,7 @@ def _define(
     parent = parents[0]
     parent_index = OBJECT
     if parent is not Object:
-        if issubclass(parent, (Array, Map, Tensor, PackedFunc, Module)):
+        if issubclass(parent, _BUILT_IN):
             raise TypeError(f"{cls.__name__} cannot derive from {parent.__name__}; hold one in a field")
         if "__portcall_key__" not in parent.__dict__:
             raise TypeError(f"register {parent.__name__}, which {cls.__name__} derives from, first")
@@ -236,6 +244,8 @@ def _define(
                 f"{key}.{name}: expected a default of type {annotation_text(hint)}, "
                 f"got {describe_mismatch(hint, said.default)}"
             )
+        if said.defines and not may_hold_variables(hint):
+            raise TypeError(f"{key}.{name}: defines=True is for variables, and {annotation_text(hint)} holds none")
         flags = 0 if frozen else _WRITABLE
         flags |= _OPTIONAL if optional else 0
         flags |= _HAS_DEFAULT if said.optional else 0
@@ -249,6 +259,34 @@ def _define(
         described.append((name, said.doc, schema, flags, declared, default))
     doc = inspect.cleandoc(cls.__doc__ or "")
     return _core.define_type(key, parent_index, doc, _COMPARISONS[compare], described)
+
+
+def _check_base(cls: type, key: str, index: int) -> None:
+    """Check that a class stands where its type stands, which is defined already."""
+    _, ancestors, *_ = _core.describe_type(index)
+    wanted = _base_of(ancestors).__dict__.get("__portcall_key__", _OBJECT_KEY)
+    keys = [base.__dict__.get("__portcall_key__") for base in cls.__mro__[1:]]
+    given = next(filter(None, keys), _OBJECT_KEY)
+    if given != wanted or issubclass(cls, _BUILT_IN):
+        raise TypeError(
+            f"type '{key}' derives from '{wanted}', and {cls.__name__} from '{given}': "
+            f"derive it from the class of '{wanted}'"
+        )
+
+
+def _refuse_odd_attributes(cls: type) -> None:
+    """Instances have no attributes beside the fields, and a field has a type."""
+    annotations = inspect.get_annotations(cls)
+    for name, value in cls.__dict__.items():
+        typed = name in annotations and not is_class_variable(cls, name)
+        if isinstance(value, (Field, dataclasses.Field)) and not typed:
+            raise TypeError(
+                f"{cls.__name__}.{name} is a field without a type: write {name}: int = field(...), or its type"
+            )
+    if cls.__dict__.get("__slots__"):
+        raise TypeError(
+            f"{cls.__name__}.__slots__ is {cls.__dict__['__slots__']!r}: objects hold fields; annotate them"
+        )
 
 
 def _refuse_to_hide(cls: type, names: Sequence[str]) -> None:
@@ -433,19 +471,22 @@ def class_of_type(key: str) -> type[Object] | None:
     _, ancestors, _, creator, _, described, methods = _core.describe_type(_core.type_index_of(key))
     if not _enum.is_enum(ancestors) and not described and not methods and not creator:
         return None
-    base: type[Object] = Object
-    for ancestor in reversed(ancestors[1:]):
-        cls = _core.registered_object_class(ancestor) or class_of_type(ancestor)
-        if cls is not None:
-            base = cls
-            break
     name = key.rpartition(".")[2]
     made: type[Object] = _make_class(
-        type(name, (base,), {"__slots__": (), "__module__": MADE_FROM_DESCRIPTIONS}),
+        type(name, (_base_of(ancestors),), {"__slots__": (), "__module__": MADE_FROM_DESCRIPTIONS}),
         key,
         _core.type_index_of(key),
     )
     return made
+
+
+def _base_of(ancestors: list[str]) -> type[Object]:
+    """Return the class of the nearest ancestor that has one."""
+    for ancestor in reversed(ancestors[1:]):
+        cls: type[Object] | None = _core.registered_object_class(ancestor) or class_of_type(ancestor)
+        if cls is not None:
+            return cls
+    return Object
 
 
 # ---- What all of them can do -----------------------------------------------------------------------------------------

@@ -31,11 +31,13 @@ class EnumType(type):
         Raises:
             ValueError: there is none.
         """
+        names = []
         for entry in entries(cls):
+            names.append(entry.name)
             at: Any = entry.name if isinstance(index, str) else entry.number
             if at == index and not isinstance(index, bool):
                 return entry
-        raise ValueError(f"{cls.__name__} has no entry {index!r}; it has {', '.join(e.name for e in entries(cls))}")
+        raise ValueError(f"{cls.__name__} has no entry {index!r}; it has {', '.join(names) or 'none'}")
 
     def __iter__(cls) -> Iterator[Any]:
         return iter(entries(cls))
@@ -47,7 +49,7 @@ class EnumType(type):
         return True
 
     def __getattr__(cls, name: str) -> Any:
-        for entry in [] if name.startswith("_") else entries(cls):
+        for entry in [] if name.startswith("_") or not _is_registered(cls) else entries(cls):
             if entry.name == name:
                 return entry
         raise AttributeError(f"type object '{cls.__name__}' has no attribute '{name}'")
@@ -130,12 +132,21 @@ _entries: dict[str, dict[int, Any]] = {}  # type key -> address -> entry, as Pyt
 
 
 def entries(cls: type) -> list[Any]:
-    """Return the entries of an enum in the order of their definition."""
-    key = cls.__dict__.get("__portcall_key__")
-    state = None if key is None else _core.type_attribute(_core.type_index_of(key), _STATE)
+    """Return the entries of an enum in the order of their definition.
+
+    Raises:
+        TypeError: the class is not registered.
+    """
+    if not _is_registered(cls):
+        raise TypeError(f"enum {cls.__name__} is not registered: write @portcall.register_object() above the class")
+    state = _core.type_attribute(_core.type_index_of(cls.__dict__["__portcall_key__"]), _STATE)
     if state is None:
         return []
     return list(state.entries)
+
+
+def _is_registered(cls: type) -> bool:
+    return "__portcall_key__" in cls.__dict__
 
 
 def single_entry(entry: Any) -> Any:

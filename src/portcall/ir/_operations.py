@@ -8,6 +8,7 @@ stack for depth: a chain of 200,000 objects is as good as any other graph.
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import functools
 import importlib
 from collections.abc import Callable
@@ -206,7 +207,18 @@ def _key_of(type: type[Object] | str | None) -> str:
     key = type if isinstance(type, str) else getattr(type, "__dict__", {}).get("__portcall_key__")
     if key is None:
         raise TypeError(f"type is a registered class or its key, got {type!r}")
+    if key and _core.type_index_of(key) < 0:
+        library()  # which describes some
+        if _core.type_index_of(key) < 0:
+            raise unknown_type(key)
     return str(key)
+
+
+def unknown_type(type_key: str) -> KeyError:
+    """Return the error for a key that no type has; it lists those that are like it."""
+    near = difflib.get_close_matches(type_key, _core.type_keys(), 3)
+    hint = f"did you mean {' or '.join(map(repr, near))}?" if near else "is the library that defines it loaded?"
+    return KeyError(f"no type has the key {type_key!r}; {hint}")
 
 
 @functools.cache
