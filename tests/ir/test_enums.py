@@ -9,6 +9,7 @@ import enum
 import pickle
 import subprocess
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -140,7 +141,7 @@ def test_enum_takes_over_no_other_type() -> None:
         ("test.enums.Level", portcall.ir.Enum),
     ):
         with pytest.raises(TypeError, match="derives from 'ffi"):
-            portcall.register_object(key)(type(base)("Other", (base,), {}))
+            portcall.register_object(key)(types.new_class("Other", (base,)))
 
 
 def test_enum_that_is_not_registered_says_so() -> None:

@@ -343,8 +343,8 @@ def test_items_that_are_put_into_a_field_are_checked_when_another_object_gets_th
             typed.names, typed.table = typed.names, typed.table
 
 
-def test_structural_equal_of_a_variable_that_is_also_free_is_that_of_tvm_ffi() -> None:
-    """A variable is matched where the walk first meets it: where it is defined, or free."""
+def test_structural_equal_of_a_variable_that_is_met_twice_is_that_of_tvm_ffi() -> None:
+    """A variable is matched where the walk first meets it: where it is defined, or free. It stays so to the end."""
     from tvm_ffi import Object, dataclasses, structural_equal
 
     def define(key: str, kind: str, fields: dict[str, Any], **settings: str) -> Any:
@@ -357,13 +357,12 @@ def test_structural_equal_of_a_variable_that_is_also_free_is_that_of_tvm_ffi() -
 
     def compare(equal: Any, var: Any, function: Any, pair: Any) -> list[bool]:
         x, y = var("x"), var("y")
-        fx, fy = function([x], x), function([y], y)
-        return [
-            equal(pair(*left), pair(*right))
-            for left, right in [((fx, x), (fy, y)), ((x, fx), (y, fy)), ((fx, x), (fy, x)), ((x, fx), (x, fy))]
-        ]
+        fx, fy, fx_again = function([x], x), function([y], y), function([x], x)
+        cases = [((fx, x), (fy, y)), ((x, fx), (y, fy)), ((fx, x), (fy, x)), ((x, fx), (x, fy))]
+        cases += [((fx, fx_again), (fx, fy)), ((fx, fx), (fx, fy)), ((fx, fx), (fy, fx))]
+        return [equal(pair(*left), pair(*right)) for left, right in cases]
 
     for free in (False, True):
         ours = compare(functools.partial(ir.structural_equal, map_free_variables=free), Var, Lambda, Node)
         equal = functools.partial(structural_equal, map_free_vars=free)
-        assert ours == compare(equal, their_var, their_lambda, their_node) == [True, free, False, False]
+        assert ours == compare(equal, their_var, their_lambda, their_node) == [True, free, False, False, False, False, False]
