@@ -67,6 +67,14 @@ def serving_functions() -> Iterator[Serving]:
         yield running
 
 
+@pytest.fixture(scope="module")
+def server(request: pytest.FixtureRequest) -> Iterator[Serving]:
+    """A server for the tests of a file, with its functions SERVED and the options SERVER_OPTIONS."""
+    options = getattr(request.module, "SERVER_OPTIONS", ())
+    with serving(*options, functions=getattr(request.module, "SERVED", FUNCTIONS)) as running:
+        yield running
+
+
 @pytest.fixture(scope="session")
 def tvm_port() -> Iterator[int]:
     """The port of a server of apache-tvm, which has the key ``k`` and serves one client at a time."""

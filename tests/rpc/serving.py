@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -114,6 +115,12 @@ def command_of(program: Program, functions: Path) -> list[str]:
     if program == "board":
         return [str(board.program()), "--load-library", str(board.functions())]
     return [sys.executable, "-m", "portcall", "serve", "--import", str(functions)]
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Look again and again; what never comes ends with the test's timeout."""
+    while not condition():
+        time.sleep(0.002)
 
 
 @contextlib.contextmanager

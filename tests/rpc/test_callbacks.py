@@ -25,9 +25,9 @@ import portcall
 from portcall import errors, rpc, testing
 from rpc import raw_client as raw
 from rpc.relay import Plan, Relay
-from rpc.serving import FUNCTIONS, Serving, serving
+from rpc.serving import FUNCTIONS, Serving
 
-CALLING = (
+SERVED = (
     FUNCTIONS
     + """
 import threading
@@ -91,12 +91,6 @@ def fill_by(f):
     return float(array.sum())
 """
 )
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Serving]:
-    with serving(functions=CALLING) as running:
-        yield running
 
 
 @pytest.fixture(params=[1, 2, 3], ids=["direct", "chain", "long_chain"])

@@ -18,17 +18,11 @@ from portcall.rpc._conformance import answer
 from portcall.rpc.wire import _handshake, _layouts
 from rpc.raw_client import MAGIC, RETURN, RawClient, frame, pointer, sequence
 from rpc.relay import read, read_frame, saying
-from rpc.serving import FUNCTIONS, Serving, serving
+from rpc.serving import FUNCTIONS, Serving
 
 VECTORS = testing.conformance()
 VALUES = [vector for vector in VECTORS if vector["feature"] == "values"]
-SAME = FUNCTIONS + '\nregister("same")(lambda value: value)\n'
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Serving]:
-    with serving(functions=SAME) as running:
-        yield running
+SERVED = FUNCTIONS + '\nregister("same")(lambda value: value)\n'
 
 
 def test_conformance_vectors_are_json_and_cover_each_feature() -> None:

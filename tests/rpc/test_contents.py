@@ -20,9 +20,9 @@ from portcall import errors, rpc
 from portcall.rpc.client._contents import Content
 from portcall.rpc.server._contents import Contents
 from portcall.rpc.server._files import Folder
-from rpc.serving import FUNCTIONS, Serving, serving
+from rpc.serving import FUNCTIONS, Serving
 
-WRITING = (
+SERVED = (
     FUNCTIONS
     + """
 @register("overwrite")
@@ -31,12 +31,6 @@ def overwrite(path):
 """
 )
 SIZE = 12 << 20
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Serving]:
-    with serving(functions=WRITING) as running:
-        yield running
 
 
 def some_bytes(name: str, size: int = SIZE) -> bytes:

@@ -16,7 +16,6 @@ import struct
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -29,16 +28,11 @@ from portcall import errors, rpc
 from rpc.conftest import CLIENT_FUNCTIONS
 from rpc.raw_client import ACK, EXCEPTION, MAGIC, MISMATCH, NOTICE, RETURN, SHUTDOWN, frame, integer, sequence
 from rpc.relay import Plan, Relay, message_ends, read_frame, saying
-from rpc.serving import Serving, serving
+from rpc.serving import Serving, serving, wait_until
 
+SERVED, SERVER_OPTIONS = CLIENT_FUNCTIONS, ("--key", "k")
 ENDED = "ended dropped refused"
 GOODBYE = 12  # bytes of Shutdown
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Serving]:
-    with serving("--key", "k", functions=CLIENT_FUNCTIONS) as running:
-        yield running
 
 
 @pytest.fixture
@@ -77,11 +71,6 @@ class Background:
         self._thread.join(60)
         assert not self._thread.is_alive()
         return self.error
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    while not condition():
-        time.sleep(0.001)
 
 
 def is_sent(session: rpc.Session) -> bool:

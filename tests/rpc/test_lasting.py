@@ -25,7 +25,7 @@ from portcall.rpc.server._silence import is_silent
 from rpc import board
 from rpc.raw_client import GET_FUNCTION, RawClient, frame, sequence, text
 from rpc.relay import Plan, Relay, read_frame, saying
-from rpc.serving import Serving, serving
+from rpc.serving import Serving, serving, wait_until
 
 SO_ATTACH_FILTER = 26
 LARGE = 1 << 20
@@ -138,11 +138,6 @@ def connection() -> Iterator[tuple[socket.socket, socket.socket]]:
         theirs, _ = listener.accept()
         with ours, theirs:
             yield ours, theirs
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    while not condition():
-        threading.Event().wait(0.02)
 
 
 def looks() -> Iterator[Callable[[socket.socket, float], bool]]:

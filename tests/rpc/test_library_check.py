@@ -50,12 +50,6 @@ Make = Callable[..., Path]
 Own = Callable[[str], rpc.PopenSession]
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Serving]:
-    with serving() as running:
-        yield running
-
-
 @pytest.fixture
 def remote(server: Serving) -> Iterator[rpc.Session]:
     with rpc.connect(server.address) as session:

@@ -28,7 +28,7 @@ from rpc.raw_client import EXCEPTION, MAGIC, RETURN, RawClient, text
 from rpc.relay import read_frame, saying
 from rpc.serving import FUNCTIONS, Serving, serving
 
-RAISING = (
+SERVED = (
     FUNCTIONS
     + """
 class Strange(Exception): pass
@@ -45,12 +45,6 @@ def noted(text):
     raise error
 """
 )
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Serving]:
-    with serving(functions=RAISING) as running:
-        yield running
 
 
 @pytest.fixture
@@ -263,7 +257,7 @@ def test_register_error_class_with_other_arguments_stays_a_remote_error(
 
 
 def test_remote_traceback_survives_two_sessions() -> None:
-    with serving(functions=RAISING) as far, serving() as near:
+    with serving(functions=SERVED) as far, serving() as near:
         host, _, port = far.address.rpartition(":")
         args = ["rpc.Connect", host, int(port), "", False]
         with rpc.connect(near.address, session_constructor_args=args) as session:

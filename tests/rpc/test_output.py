@@ -23,7 +23,7 @@ from rpc.relay import read, read_frame, saying
 from rpc.serving import FUNCTIONS, Serving, serving
 
 OUTPUT = 32
-PRINTING = (
+SERVED = (
     FUNCTIONS
     + """
 import ctypes
@@ -54,15 +54,9 @@ def close_streams(): os.close(1); os.close(2)
 )
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Serving]:
-    with serving(functions=PRINTING) as running:
-        yield running
-
-
 @pytest.fixture(scope="module", params=["python", "board"])
 def either(request: pytest.FixtureRequest) -> Iterator[Serving]:
-    with serving(functions=PRINTING, program=request.param) as running:
+    with serving(functions=SERVED, program=request.param) as running:
         yield running
 
 

@@ -7,21 +7,21 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, rule, run_state_machine_as_test
 
 import portcall
 from portcall import errors, rpc
-from rpc.serving import FUNCTIONS, Serving, serving
+from rpc.serving import FUNCTIONS, Serving
 
 PROGRAMS = int(os.environ.get("PORTCALL_PROGRAMS", "25"))
-NEEDED = (
+SERVER_OPTIONS = ("--max-sessions", 4)
+SERVED = (
     FUNCTIONS
     + """
 import threading
@@ -322,12 +322,6 @@ class Programs(RuleBasedStateMachine):
         finally:
             for world in self.worlds:
                 world.close()
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Serving]:
-    with serving("--max-sessions", 4, functions=NEEDED) as running:
-        yield running
 
 
 def test_programs_are_the_same_posted_and_one_by_one(server: Serving) -> None:

@@ -11,9 +11,9 @@ import pytest
 
 import portcall
 from portcall import errors, rpc
-from rpc.serving import FUNCTIONS, Serving, serving
+from rpc.serving import FUNCTIONS, Serving
 
-OBJECTS = (
+SERVED = (
     FUNCTIONS
     + """
 @portcall.register_object("rpc_objects.Counter")
@@ -49,12 +49,6 @@ def kept(): yield len
 def stats(rows, limit=None, *, scale=1): return [len(rows), limit, scale]
 """
 )
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Serving]:
-    with serving(functions=OBJECTS) as running:
-        yield running
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,9 +14,10 @@ import portcall
 from portcall import errors, rpc, testing
 from portcall.rpc._replay import Recording
 from portcall.rpc.client._record import keep_frames
-from rpc.serving import FUNCTIONS, Serving, serving
+from rpc.serving import FUNCTIONS, Serving
 
-SAYING = (
+SERVER_OPTIONS = ("--key", "k")
+SERVED = (
     FUNCTIONS
     + """
 @register("say")
@@ -31,12 +31,6 @@ def read_exactly(sock: socket.socket, size: int) -> bytes:
     while len(data) < size and (piece := sock.recv(size - len(data))):
         data += piece
     return bytes(data)
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Serving]:
-    with serving("--key", "k", functions=SAYING) as running:
-        yield running
 
 
 def program(remote: rpc.Session) -> list[object]:

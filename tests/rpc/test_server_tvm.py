@@ -6,18 +6,18 @@ from __future__ import annotations
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from portcall import toolchain
-from rpc.serving import FUNCTIONS, Serving, serving
+from rpc.serving import FUNCTIONS, Serving
 
 pytestmark = pytest.mark.peers
 
 CLIENT = Path(__file__).parents[1] / "scripts" / "tvm_client.py"
-MORE = (
+SERVER_OPTIONS = ("--key", "k")
+SERVED = (
     FUNCTIONS
     + """
 @register("shape")
@@ -34,12 +34,6 @@ static void AddOne(TensorView x, TensorView y) {
 }
 PORTCALL_EXPORT_TYPED(add_one, AddOne)
 """
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Serving]:
-    with serving("--key", "k", functions=MORE) as running:
-        yield running
 
 
 def run_client(server: Serving, scenario: str, *more: object) -> None:

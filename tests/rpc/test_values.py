@@ -21,7 +21,7 @@ from rpc.relay import saying
 from rpc.serving import FUNCTIONS, Serving, serving
 
 BY_VALUE = 116
-VALUES = (
+SERVED = (
     FUNCTIONS
     + """
 @portcall.register_object("rpc_values.Point")
@@ -65,12 +65,6 @@ def deep(depth):
 class Point(portcall.Object):
     x: int
     y: float
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Serving]:
-    with serving(functions=VALUES) as running:
-        yield running
 
 
 @pytest.fixture
@@ -172,7 +166,7 @@ def test_server_sends_values_only_to_clients_that_know_them(server: Serving) -> 
 @pytest.mark.parametrize("further", [False, True])
 def test_sessions_of_constructors_send_values_only_to_clients_that_know_them(features: str, further: bool) -> None:
     options = f" -portcall=1 -features={features}"
-    with serving(functions=VALUES) as last, serving(*["--allow-connect"] * further, functions=VALUES) as first:
+    with serving(functions=SERVED) as last, serving(*["--allow-connect"] * further, functions=SERVED) as first:
         way = (
             [text("rpc.Connect"), text("127.0.0.1"), integer(last.port), text("")]
             if further
