@@ -26,7 +26,7 @@ import portcall.graph.ir
 import portcall.rpc
 from kernels import libraries as kernel_libraries
 from portcall import _core, testing, toolchain
-from portcall._module import VM_LIBRARY
+from portcall._module import SESSION_LIBRARY, VM_LIBRARY, load_plugin
 from rpc import board
 
 ROOT = Path(__file__).parents[1]
@@ -156,7 +156,8 @@ def registrations_undone() -> Iterator[None]:
 def _other_libraries() -> None:
     """Load the libraries beside the core before the first test: what they register stays."""
     portcall.ir.structural_equal(None, None)
-    portcall.load_module(VM_LIBRARY)
+    for library in (VM_LIBRARY, SESSION_LIBRARY):
+        load_plugin(library)
     for kind in ("graph", "cuda", "opencl"):  # which touches no driver
         portcall.get_global_func("portcall.LoadPlugin")(kind)
 

@@ -34,7 +34,7 @@ HOUSE = [
         "_spec _params",
         "_storage",
         "_plan _host_memory",
-        "_module _memory _serve _profile",
+        "_module _memory _profile",
         "_builder _bundle _debug _draw _factory ir",
         "_difference",
         "__init__",
@@ -76,7 +76,7 @@ HOUSE = [
     ),
     (
         "rpc/server",
-        "_directories _ended_sessions _log_writer _loop _messages _objects _options _orders _standard_names",
+        "_directories _ended_sessions _log_writer _loop _messages _objects _options _orders _session",
         "_files _link _listen _log _program",
         "_contents",
         "_connections _directory_process _worker _zygote_process",

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Functions of lists, dicts and tensors that clients of TVM call by name (portcall/rpc/server/_standard_names.py).
+// Functions of lists, dicts and tensors that clients of TVM call by name.
 #include <algorithm>
 
 #include "portcall/function.h"
@@ -40,9 +40,11 @@ void Replace(Items items, int64_t start, int64_t stop, const std::vector<Any>& o
   for (size_t i = 0; i < others.size(); ++i) items.insert(first + i, others[i]);
 }
 
+// As tvm-ffi has it: text and bytes by content, all else by identity; 1, 1.0 and true are not the same.
 bool Same(const Any& a, const Any& b) {
   if (a.cell().type_index != b.cell().type_index) return false;
   if (auto text = TryString(a.cell())) return *text == *TryString(b.cell());
+  if (auto bytes = TryBytes(a.cell())) return *bytes == *TryBytes(b.cell());
   return a.cell().v_uint64 == b.cell().v_uint64;
 }
 

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Functions that clients and tuners of TVM look up on a server by name, and that the core does not have.
+#include <algorithm>
+#include <cstring>
 #include <random>
 
 #include "portcall/module.h"
@@ -10,51 +12,63 @@
 namespace portcall::session {
 namespace {
 
-constexpr double kLow = 1, kHigh = 10;  // of random elements: positive, so that quantized kernels have work to do
+constexpr float kLow = 1, kHigh = 10;  // of random elements: positive, so that quantized kernels have work to do
+constexpr size_t kDistinct = 1 << 16;  // elements of random_fill_for_measure before they repeat
 
-// IEEE half precision of a number from 1 to 10, rounded toward zero.
-uint16_t HalfOf(float value) {
-  uint32_t bits;
-  std::memcpy(&bits, &value, sizeof(bits));
-  return static_cast<uint16_t>(((bits >> 23) - 127 + 15) << 10 | (bits >> 13 & 0x3ff));
-}
+// Floats that C++ does not have.
+struct SmallFloat {
+  int code, bits, mantissa, bias;
+};
+constexpr SmallFloat kSmallFloats[] = {
+    {kDLFloat, 16, 10, 15},        {kDLBfloat, 16, 7, 127},           {kDLFloat8_e3m4, 8, 4, 3},
+    {kDLFloat8_e4m3, 8, 3, 7},     {kDLFloat8_e4m3b11fnuz, 8, 3, 11}, {kDLFloat8_e4m3fn, 8, 3, 7},
+    {kDLFloat8_e4m3fnuz, 8, 3, 8}, {kDLFloat8_e5m2, 8, 2, 15},        {kDLFloat8_e5m2fnuz, 8, 2, 16},
+    {kDLFloat8_e8m0fnu, 8, 0, 127}};
 
-template <typename T, typename Convert> void Fill(void* data, size_t n, std::minstd_rand* random, Convert convert) {
+template <typename T, typename Convert> void Fill(void* data, size_t n, Convert convert) {
+  static std::minstd_rand random{std::random_device()()};
   std::uniform_real_distribution<float> draw(kLow, kHigh);
-  for (size_t i = 0; i < n; ++i) static_cast<T*>(data)[i] = convert(draw(*random));
+  for (size_t i = 0; i < n; ++i) static_cast<T*>(data)[i] = convert(draw(random));
 }
 
-template <typename T> void FillWithNumbers(void* data, size_t n, std::minstd_rand* random) {
-  Fill<T>(data, n, random, [](float value) { return static_cast<T>(value); });
+template <typename T> void FillWithNumbers(void* data, size_t n) {
+  Fill<T>(data, n, [](float value) { return static_cast<T>(value); });
 }
 
-void FillElements(DLDataType dtype, void* data, size_t n, std::minstd_rand* random) {
-  const int kind = dtype.code * 1000 + dtype.bits;
-  n *= dtype.lanes;
+template <typename T> void FillWithSmallFloats(const SmallFloat& type, void* data, size_t n) {
+  Fill<T>(data, n, [&](float value) {  // a number from 1 to 10, rounded toward zero
+    uint32_t bits;
+    std::memcpy(&bits, &value, sizeof(bits));
+    return static_cast<T>(((bits >> 23) - 127 + type.bias) << type.mantissa |
+                          (bits >> (23 - type.mantissa) & ((1u << type.mantissa) - 1)));
+  });
+}
+
+void FillElements(DLDataType dtype, void* data, size_t n) {
+  const int bits = dtype.bits;
   if (dtype.code == kDLBool) return static_cast<void>(std::memset(data, 1, n));
-  if (kind == kDLFloat * 1000 + 64) return FillWithNumbers<double>(data, n, random);
-  if (kind == kDLFloat * 1000 + 32) return FillWithNumbers<float>(data, n, random);
-  if (kind == kDLFloat * 1000 + 16) return Fill<uint16_t>(data, n, random, HalfOf);
-  if (kind == kDLBfloat * 1000 + 16) {
-    return Fill<uint16_t>(data, n, random, [](float value) {
-      uint32_t bits;
-      std::memcpy(&bits, &value, sizeof(bits));
-      return static_cast<uint16_t>(bits >> 16);
-    });
+  if (dtype.code == kDLFloat && bits == 64) return FillWithNumbers<double>(data, n);
+  if (dtype.code == kDLFloat && bits == 32) return FillWithNumbers<float>(data, n);
+  for (const SmallFloat& type : kSmallFloats) {
+    if (dtype.code != type.code || bits != type.bits) continue;
+    return bits == 16 ? FillWithSmallFloats<uint16_t>(type, data, n) : FillWithSmallFloats<uint8_t>(type, data, n);
   }
-  PORTCALL_CHECK(dtype.code == kDLInt || dtype.code == kDLUInt, TypeError)
-      << "random_fill cannot fill elements of " << ToString(dtype);
-  if (dtype.bits == 64) return FillWithNumbers<int64_t>(data, n, random);
-  if (dtype.bits == 32) return FillWithNumbers<int32_t>(data, n, random);
-  if (dtype.bits == 16) return FillWithNumbers<int16_t>(data, n, random);
-  if (dtype.bits == 8) return FillWithNumbers<int8_t>(data, n, random);
+  const bool integers = dtype.code == kDLInt || dtype.code == kDLUInt;
+  if (integers && bits == 64) return FillWithNumbers<int64_t>(data, n);
+  if (integers && bits == 32) return FillWithNumbers<int32_t>(data, n);
+  if (integers && bits == 16) return FillWithNumbers<int16_t>(data, n);
+  if (integers && bits == 8) return FillWithNumbers<int8_t>(data, n);
   PORTCALL_THROW(TypeError) << "random_fill cannot fill elements of " << ToString(dtype);
 }
 
-void RandomFill(Tensor tensor) {
-  static std::minstd_rand random{std::random_device()()};
+// Fills a tensor with random numbers, of which so many at the most are distinct.
+void RandomFill(const Tensor& tensor, size_t distinct) {
   Tensor host = Tensor::Empty(tensor.shape(), tensor.dtype());
-  FillElements(tensor.dtype(), host.raw_data(), host.numel(), &random);
+  const size_t n = static_cast<size_t>(host.numel()) * tensor.dtype().lanes, drawn = std::min(n, distinct);
+  auto* data = static_cast<char*>(host.raw_data());
+  FillElements(tensor.dtype(), data, drawn);
+  const size_t all = host.nbytes(), first = n ? all / n * drawn : 0;
+  for (size_t done = first; done < all; done += first) std::memcpy(data + done, data, std::min(first, all - done));
   tensor.CopyFrom(host);
 }
 
@@ -119,8 +133,8 @@ void RegisterStandardNames() {
   OfferTyped("runtime.RuntimeEnabled", RuntimeEnabled);
   OfferTyped("ffi.ModuleGetTypeKind", [](Module module) { return module.kind(); });
   OfferTyped("runtime.TVMTensorCopyFromTo", [](Tensor from, Tensor to) { to.CopyFrom(from); });
-  OfferTyped("tvm.contrib.random.random_fill", RandomFill);
-  OfferTyped("tvm.contrib.random.random_fill_for_measure", RandomFill);
+  OfferTyped("tvm.contrib.random.random_fill", [](Tensor tensor) { RandomFill(tensor, SIZE_MAX); });
+  OfferTyped("tvm.contrib.random.random_fill_for_measure", [](Tensor tensor) { RandomFill(tensor, kDistinct); });
 }
 
 }  // namespace portcall::session

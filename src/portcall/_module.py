@@ -25,6 +25,7 @@ GRAPH_KINDS = ("GraphExecutorFactory", "GraphRuntimeFactory")  # of modules with
 IR_LIBRARY = Path(_core.__file__).parent / "lib" / "libportcall_ir.so"  # loaded when something needs it
 VM_KINDS = ("relax.VMExecutable",)  # of modules that the library below runs
 VM_LIBRARY = IR_LIBRARY.with_name("libportcall_vm.so")
+SESSION_LIBRARY = IR_LIBRARY.with_name("libportcall_session.so")  # what runs inside of a session, on a server
 _TO_LINK = (".o", ".a", ".tar", ".c", ".cc", ".cpp", ".cxx")
 _FOREIGN_RUNTIME = "libtvm_ffi.so"
 _REMOTE = "rpc"  # modules of sessions

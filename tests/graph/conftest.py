@@ -11,6 +11,7 @@ import pytest
 import portcall
 from graph.models import Model, mlp_json, mlp_params
 from portcall import graph
+from portcall.rpc.server._session import register_standard_names
 from rpc.conftest import tvm_port as tvm_port
 
 
@@ -41,7 +42,7 @@ def logging_module(libraries: dict[str, Path]) -> graph.GraphModule:
 def client_functions() -> Iterator[None]:
     """What servers register, for the time of one test."""
     before = set(portcall.list_global_func_names())
-    graph.register_server_functions()
+    register_standard_names()
     yield
     for name in set(portcall.list_global_func_names()) - before:
         portcall.remove_global_func(name)

@@ -27,6 +27,7 @@ from graph.models import (
     two_devices_json,
 )
 from portcall import errors, graph, rpc
+from portcall.rpc.server._session import register_standard_names
 from rpc.serving import Serving, serving
 
 pytestmark = pytest.mark.peers
@@ -386,9 +387,9 @@ def test_serve_offers_graph_functions_by_default(remote: rpc.Session, libraries:
         close(m.get_output(0), mlp(array(4, 16), mlp_params()))
 
 
-def test_server_offers_graph_functions_if_imported(libraries: dict[str, Path]) -> None:
+def test_server_started_from_python_offers_graph_functions(libraries: dict[str, Path]) -> None:
     with (
-        rpc.Server(imports=["portcall.graph:register_server_functions"], no_fork=True) as server,
+        rpc.Server(no_fork=True) as server,
         rpc.connect(server.address) as session,
     ):
         lib = load(session, libraries["layers"])
@@ -396,8 +397,8 @@ def test_server_offers_graph_functions_if_imported(libraries: dict[str, Path]) -
         assert graph.create(mlp_json(), lib, session.cpu()).get_num_inputs() == 5
 
 
-def test_register_server_functions_offers_graph_functions(libraries: dict[str, Path], client_functions: None) -> None:
-    graph.register_server_functions()  # twice is once
+def test_register_standard_names_offers_graph_functions(libraries: dict[str, Path], client_functions: None) -> None:
+    register_standard_names()  # twice is once
     with rpc.LocalSession() as session:
         lib = load(session, libraries["layers"])
         m = graph.GraphModule(session["tvm.graph_runtime.create"](many_json(), lib, 1, 0))

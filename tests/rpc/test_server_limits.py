@@ -230,6 +230,13 @@ def test_zygote_with_numpy_still_forks() -> None:
         assert "spawning" not in {event["event"] for event in server.log}
 
 
+def test_zygote_and_its_sessions_have_no_numpy_of_their_own() -> None:
+    with serving() as server, RawClient(server.address).open() as client:
+        assert client.call("demo.scale", integer(2), integer(3))[0] == RETURN
+        for pid in descendants_of(server.process.pid):
+            assert "/numpy" not in Path(f"/proc/{pid}/maps").read_text()
+
+
 def test_server_starts_a_new_zygote_after_a_kill() -> None:
     # From within a call: then the session is sure to have sent all that came before, and may get its end.
     functions = FUNCTIONS + "\nregister('orphan')(lambda: (os.kill(os.getppid(), signal.SIGKILL), time.sleep(1000)))\n"

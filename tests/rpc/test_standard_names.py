@@ -13,7 +13,7 @@ import pytest
 
 import portcall
 from portcall import errors, rpc
-from portcall.rpc.server._standard_names import FUNCTIONS, iterate, register_standard_names
+from portcall.rpc.server._session import register_standard_names
 from rpc.serving import Serving
 
 
@@ -24,12 +24,24 @@ def remote(serving_functions: Serving) -> Iterator[rpc.Session]:
         yield session
 
 
-def test_standard_names_are_all_offered(remote: rpc.Session) -> None:
-    for name in (*FUNCTIONS, "ffi.Array", "ffi.Map", "runtime.config_threadpool"):
+@pytest.fixture
+def standard_names(register: Any) -> Iterator[set[str]]:
+    """The names, registered in this process for one test, with a function of the user's in the place of one."""
+    before = set(portcall.list_global_func_names())
+    register("ffi.ListSize", lambda items: -1)
+    register_standard_names()
+    names = set(portcall.list_global_func_names()) - before
+    yield names
+    for name in names - {"ffi.ListSize"}:
+        portcall.remove_global_func(name)
+
+
+def test_standard_names_are_all_offered(remote: rpc.Session, standard_names: set[str]) -> None:
+    for name in (*standard_names, "ffi.Array", "ffi.Map", "runtime.config_threadpool"):
         assert remote[name] is not None
 
 
-def test_wire_page_lists_every_standard_name() -> None:
+def test_wire_page_lists_every_standard_name(standard_names: set[str]) -> None:
     page = (Path(__file__).parents[2] / "docs/wire.md").read_text()
     listed = set()
     for row in re.findall(r"^\| (`[\w.]+`[^|]*)\|", page, re.MULTILINE):
@@ -37,19 +49,12 @@ def test_wire_page_lists_every_standard_name() -> None:
         for name in re.findall(r"`([\w.]+)`", row):
             prefix = prefix if name.startswith(".") else name.rpartition(".")[0]
             listed.add(prefix + name if name.startswith(".") else name)
-    assert set(FUNCTIONS) <= listed
+    assert standard_names <= listed
 
 
-def test_register_standard_names_keeps_functions_of_the_user(register: Any) -> None:
-    before = set(portcall.list_global_func_names())
-    register("ffi.ListSize", lambda items: -1)
-    try:
-        register_standard_names()
-        assert portcall.get_global_func("ffi.ListSize")(None) == -1
-        assert set(portcall.list_global_func_names()) - before == set(FUNCTIONS) - before
-    finally:
-        for name in set(portcall.list_global_func_names()) - before - {"ffi.ListSize"}:
-            portcall.remove_global_func(name)
+def test_register_standard_names_keeps_functions_of_the_user(standard_names: set[str]) -> None:
+    assert portcall.get_global_func("ffi.ListSize")(None) == -1
+    assert standard_names > {"ffi.ListSize", "ffi.DictSize", "runtime.SystemLib", "tvm.graph_executor.create"}
 
 
 def test_standard_names_of_shapes(remote: rpc.Session) -> None:
@@ -119,24 +124,37 @@ def test_standard_names_of_dicts_and_cursors(remote: rpc.Session) -> None:
     assert [cursor(0), cursor(1), cursor(2), cursor(2)] == ["k", "v", False, False]
 
 
-def test_dict_cursor_iterates_over_a_snapshot() -> None:
+def test_dict_cursor_iterates_over_a_snapshot(standard_names: set[str]) -> None:
     mapping = portcall.Dict({1: 2})
-    cursor = iterate(mapping)
+    cursor = portcall.get_global_func("ffi.DictForwardIterFunctor")(mapping)
     mapping[3] = 4
     with pytest.raises(ValueError, match="invalid command 3"):
         cursor(3)
     assert [cursor(0), cursor(2)] == [1, False]
 
 
-@pytest.mark.parametrize("name", [name for name in FUNCTIONS if name.startswith(("ffi.List", "ffi.Dict", "runtime."))])
-def test_standard_names_refuse_wrong_arguments(remote: rpc.Session, name: str) -> None:
-    if name not in ("ffi.List", "runtime.SystemLib"):
+def test_standard_names_refuse_wrong_arguments(remote: rpc.Session, standard_names: set[str]) -> None:
+    checked = {name for name in standard_names if name.startswith(("ffi.List", "ffi.Dict", "runtime."))}
+    for name in checked - {"ffi.List"}:
         with pytest.raises(errors.RemoteError):
             remote[name](*[remote["ffi.Shape"](1)] * (3 if name == "ffi.Dict" else 1))
     assert remote["testing.echo"](1) == 1
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int8", "uint8", "int32", "bool", "bfloat16"])
+def test_standard_name_list_contains_compares_as_tvm_ffi_does(remote: rpc.Session) -> None:
+    items = remote["ffi.List"](1, "text", b"bytes that are long enough to be an object", None)
+    contains = remote["ffi.ListContains"]
+    assert contains(items, 1)
+    assert contains(items, "text")
+    assert contains(items, b"bytes that are long enough to be an object")
+    assert contains(items, None)
+    assert not any(contains(items, other) for other in (2, 1.0, True, "other", b"text"))
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    ["float32", "float64", "float16", "int8", "uint8", "int32", "bool", "bfloat16", "float8_e4m3fn", "float8_e5m2"],
+)
 @pytest.mark.parametrize("name", ["random_fill", "random_fill_for_measure"])
 def test_standard_name_random_fill_gives_1_to_10(remote: rpc.Session, dtype: str, name: str) -> None:
     tensor = remote.empty((300, 1000), dtype)

@@ -51,8 +51,6 @@ try:
 except portcall.errors.PortcallError as error:
     sys.exit(str(error))
 """
-# Runs models for clients of TVM, whose graphs come as JSON.
-GRAPH_FUNCTIONS = "portcall.graph:register_server_functions"
 
 
 def read_size(ctx: click.Context, param: click.Parameter, value: str | None) -> int:
@@ -179,7 +177,7 @@ def make_options(given: dict[str, Any], joins: bool = False) -> ServerOptions:
     return rpc.ServerOptions(
         **{name: given[name] for name in same},
         port_end=given["port_end"] or 0,
-        imports=(GRAPH_FUNCTIONS, *given["imports"]),
+        imports=given["imports"],
         libraries=tuple(filter(None, given["load_library"].split(":"))),
         token="" if joins else read_token_file(given["token_file"]) or os.environ.get("PORTCALL_TOKEN", ""),
         tls_certificate=given["tls_cert"],

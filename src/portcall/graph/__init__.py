@@ -43,7 +43,6 @@ from portcall.graph._plan import plan as plan
 from portcall.graph._profile import KernelProfile as KernelProfile
 from portcall.graph._profile import NodeProfile as NodeProfile
 from portcall.graph._profile import Profile as Profile
-from portcall.graph._serve import register_server_functions as register_server_functions
 from portcall.graph._spec import ORIGIN as ORIGIN
 from portcall.graph._spec import Graph as Graph
 from portcall.graph._spec import Node as Node

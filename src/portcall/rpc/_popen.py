@@ -19,7 +19,7 @@ from portcall.rpc.client._session import Session
 from portcall.rpc.server import _files
 from portcall.rpc.server._directories import delete_tree
 from portcall.rpc.server._objects import register_object_functions
-from portcall.rpc.server._standard_names import register_standard_names
+from portcall.rpc.server._session import register_standard_names
 from portcall.rpc.wire._handshake import FEATURES
 
 _CHILD = "from portcall.rpc._popen import main; main()"

@@ -52,7 +52,7 @@ from portcall.rpc.server._messages import (
 )
 from portcall.rpc.server._objects import register_object_functions
 from portcall.rpc.server._options import BASE_PATTERNS, ServerOptions, is_python_function
-from portcall.rpc.server._standard_names import register_standard_names
+from portcall.rpc.server._session import register_standard_names
 from portcall.rpc.wire import _handshake, _tls
 from portcall.rpc.wire._endings import DEVICE_FAILED
 
