@@ -12,7 +12,6 @@ import pytest
 import portcall
 
 PAGES = Path(__file__).parents[1] / "docs" / "api"
-SUFFIXES = (".h", ".cc", ".c", ".py", ".pyx", ".pxi", ".ts")
 # At import, not in a test: names that load on first use bring a library with them, which stays.
 MEMBERS = {name: getattr(portcall, name) for name in dir(portcall) if not name.startswith("_")}
 
@@ -51,31 +50,3 @@ def test_security_page_names_existing_tests() -> None:
     named = re.findall(r"\b(test_\w+(?:\.\w+)?)`", (PAGES.parent / "security.md").read_text())
     assert [name for name in named if name not in existing] == []
     assert len(named) > 30
-
-
-def files_by_folder() -> dict[str, set[str]]:
-    """The words that the section "Files" of docs/architecture.md has for each folder."""
-    section = (PAGES.parent / "architecture.md").read_text().partition("## Files")[2].partition("### Rules")[0]
-    words: dict[str, set[str]] = {}
-    folder = ""
-    for line in section.splitlines():
-        if start := re.match(r"    ((?:core|src|js)/[\w/]+)", line):
-            folder = start[1]
-        if folder and line.startswith("    "):
-            words.setdefault(folder, set()).update(re.findall(r"\w+", line.replace(folder, "", 1)))
-    return words
-
-
-def test_architecture_page_lists_every_file() -> None:
-    root, listed = PAGES.parents[1], files_by_folder()
-    for folder in ("core", "src/portcall", "js/src", "js/addon"):
-        for path in (root / folder).rglob("*.*"):
-            name = path.relative_to(root)
-            if path.suffix not in SUFFIXES or {"tests", "fuzz"} & set(name.parts):
-                continue
-            if path.stem == "__init__":
-                continue
-            where = str(name.parent)
-            assert path.stem in listed.get(where, set()), (
-                f"docs/architecture.md, Files: {where} does not list {path.name}"
-            )

@@ -385,7 +385,7 @@ def test_read_only_array_is_refused_unless_it_is_marked(libraries: dict[str, Pat
         add_one(x, y)
     assert str(caught.value) == (
         "add_one(): argument #0: expected a writable tensor, because compiled code may write to it, got a read-only "
-        "one; pass portcall.In(a) if it is only read, or a copy"
+        "one; pass portcall.ReadOnly(a) if it is only read, or a copy"
     )
-    add_one(portcall.In(x), y)
+    add_one(portcall.ReadOnly(x), y)
     np.testing.assert_array_equal(y, np.arange(4) + 1)

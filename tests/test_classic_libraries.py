@@ -148,7 +148,7 @@ def test_classic_call_refuses_read_only_arrays_unless_marked(classic: Callable[.
     x.setflags(write=False)
     with pytest.raises(errors.ArgumentError, match="expected a writable tensor"):
         classic("add_one", x, y)
-    classic("add_one", portcall.In(x), y)
+    classic("add_one", portcall.ReadOnly(x), y)
     np.testing.assert_array_equal(y, np.arange(4) + 1)
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import importlib
 import json
+import pydoc
 import re
 import shutil
 import subprocess
@@ -110,6 +111,43 @@ def test_unknown_attribute_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="module 'portcall' has no attribute 'no_such_thing'"):
         portcall.no_such_thing  # noqa: B018
     assert not hasattr(portcall, "_private")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("In", "ReadOnly"),
+        ("rpc.StartError", "errors.StartError"),
+        ("rpc.ready_facts", "to_dict"),
+        ("graph.get_device", "graph.create"),
+        ("vm.ENTRY", "entry"),
+        ("vm.KIND", "read_embedded"),
+        ("ir.object_class", "get_object_class"),
+        ("compile.from_onnx", "compile.onnx"),
+        ("compile.compile_onnx", "compile.onnx"),
+        ("compile.from_relax", "compile.relax"),
+        ("compile.for_vm", "runtime='vm'"),
+        ("compile.verify_executable", "compile.verify"),
+        ("compile.cached", "cache=True"),
+    ],
+)
+def test_name_that_a_package_had_says_what_to_write(old: str, new: str) -> None:
+    package, _, name = f"portcall.{old}".rpartition(".")
+    with pytest.raises(AttributeError, match=f"{name}.*{new}"):
+        getattr(importlib.import_module(package), name)
+
+
+def test_errors_are_in_one_tree() -> None:
+    found = [
+        thing for thing in vars(portcall.errors).values() if isinstance(thing, type) and issubclass(thing, Exception)
+    ]
+    assert portcall.errors.StartError in found
+    assert all(issubclass(error, portcall.errors.PortcallError) for error in found)
+    assert sorted(error.__name__ for error in found) == portcall.errors.__all__
+
+
+def test_help_of_connect_fits_a_screen() -> None:
+    assert len(pydoc.render_doc(portcall.rpc.connect).splitlines()) <= 40
 
 
 @pytest.fixture(scope="module")
@@ -243,7 +281,7 @@ def test_missing_package_is_installed_by_its_extra() -> None:
 
 @pytest.mark.parametrize(
     ("module", "name", "extra"),
-    [("portcall.farm", "serve", "farm"), ("portcall.compile", "from_onnx", "compile")],
+    [("portcall.farm", "serve", "farm"), ("portcall.compile", "CompiledModel", "compile")],
 )
 def test_module_of_an_extra_names_it(module: str, name: str, extra: str) -> None:
     code = f"""

@@ -17,7 +17,7 @@ CORE = ROOT / "core"
 # Every module of the package, from the bottom up: (folder, its lines from the bottom up). Modules of one line do not
 # import each other. `portcall` itself is the last line but one: it only names what others define.
 HOUSE = [
-    ("", "_folders errors _html _input _signature _timing extras", "_archive _plugins", "toolchain"),
+    ("", "_folders errors _html _input _renamed _signature _timing extras", "_archive _plugins", "toolchain"),
     ("bench", "_units", "_result", "_conditions", "__init__"),
     ("", "_core", "_installation _dtype _container _function", "_future _device _arraylike", "_stream _tensor _module"),
     (
@@ -59,8 +59,9 @@ HOUSE = [
         "_kernels _verify",
         "_emit _chunks",
         "_compile",
-        "_vm _relax",
-        "_cache",
+        "_vm",
+        "_relax _cache",
+        "_api",
         "__init__",
     ),
     ("rpc/wire", "_address _digests _endings _handshake _layouts _tls _values _zstd", "__init__"),

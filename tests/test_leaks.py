@@ -162,7 +162,7 @@ CALLS: dict[str, Callable[[portcall.Module], Any]] = {
     "arrays": lambda lib: echo(np.zeros(3)).numpy(),
     "misaligned arrays": lambda lib: lib["fill"](misaligned(), 1.0),
     "the same array twice": lambda lib: (lambda a: lib["same_memory"](a, a))(misaligned()),
-    "In": lambda lib: lib["fill"](portcall.In(misaligned()), 1.0),
+    "ReadOnly": lambda lib: lib["fill"](portcall.ReadOnly(misaligned()), 1.0),
     "DLPack": lambda lib: portcall.from_dlpack(np.from_dlpack(portcall.tensor([1, 2]))),
     "capsules that nobody used":
         lambda lib: (portcall.empty(2).__dlpack__(), portcall.empty(2).__dlpack__(max_version=(1, 0))),

@@ -459,13 +459,13 @@ def test_in_makes_an_argument_read_only_for_python_functions() -> None:
     readonly = portcall.convert(lambda x: x.readonly)
     for argument in (np.zeros(3), portcall.tensor(np.zeros(3))):
         assert not readonly(argument)
-        assert readonly(portcall.In(argument))
+        assert readonly(portcall.ReadOnly(argument))
         assert not readonly(argument)
 
 
 def test_in_argument_is_not_copied_back(native: portcall.Module) -> None:
     array = aligned(8, offset=16)
-    native["fill"](portcall.In(array), 5.0)
+    native["fill"](portcall.ReadOnly(array), 5.0)
     assert array.tolist() == [0.0] * 8
 
 
@@ -474,14 +474,14 @@ def test_in_is_needed_for_read_only_arrays(native: portcall.Module) -> None:
     x[:] = [1, 2, 3, 4]
     x.flags.writeable = False
     with pytest.raises(
-        errors.ArgumentError, match=r"add_one\(\): argument #0: expected a writable tensor.*portcall.In"
+        errors.ArgumentError, match=r"add_one\(\): argument #0: expected a writable tensor.*portcall.ReadOnly"
     ):
         native["add_one"](x, y)
     with pytest.raises(errors.ArgumentError, match="writable"):
         native["add_one"](echo(x), y)
     with Copies() as copies:
-        native["add_one"](portcall.In(x), y)
-        native["add_one"](portcall.In(echo(x)), y)
+        native["add_one"](portcall.ReadOnly(x), y)
+        native["add_one"](portcall.ReadOnly(echo(x)), y)
     assert copies.count == 0
     assert y.tolist() == [2, 3, 4, 5]
 
@@ -497,8 +497,8 @@ def test_argument_of_a_python_function_is_never_copied() -> None:
 
 @pytest.mark.parametrize("value", [5, "text", None, [1, 2]])
 def test_in_marks_arrays_only(native: portcall.Module, value: Any) -> None:
-    with pytest.raises(errors.ArgumentError, match=r"argument #0: expected an array inside portcall.In, got"):
-        native["address_of"](portcall.In(value))
+    with pytest.raises(errors.ArgumentError, match=r"argument #0: expected an array inside portcall.ReadOnly, got"):
+        native["address_of"](portcall.ReadOnly(value))
 
 
 def test_set_alignment_policy_error_refuses_copies(native: portcall.Module) -> None:

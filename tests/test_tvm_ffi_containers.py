@@ -77,7 +77,7 @@ def test_tvm_ffi_maps_arrive_in_any_container(lib: portcall.Module) -> None:
 
 def test_tvm_ffi_fields_and_methods_take_containers(lib: portcall.Module) -> None:
     assert lib is not None
-    holder: Any = portcall.ir.object_class("portcall_test.Holder")({"a": 1}, portcall.Dict(), portcall.List([7]))
+    holder: Any = portcall.ir.get_object_class("portcall_test.Holder")({"a": 1}, portcall.Dict(), portcall.List([7]))
     for i in range(30):
         holder.put(i, str(i))
     want = {i: str(i) for i in range(30)}

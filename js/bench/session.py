@@ -12,8 +12,7 @@ from pathlib import Path
 import numpy as np
 
 import portcall
-from portcall import graph, rpc
-from portcall.compile import from_onnx
+from portcall import compile, graph, rpc
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 from compile import light
@@ -44,7 +43,7 @@ if __name__ == "__main__":
     host, port, key, folder = sys.argv[1:]
     model = light.load("squeezenet")
     inputs = light.inputs(model)
-    bundle = from_onnx(model, "wasm32").save(Path(folder, "squeezenet.wasm"))
+    bundle = compile.onnx(model, "wasm32").save(Path(folder, "squeezenet.wasm"))
     with rpc.connect(host, int(port), key) as session:
         nop = session.get_function("testing.nop")
         data = np.ones(COPY, "uint8")
@@ -58,7 +57,7 @@ if __name__ == "__main__":
         there = executor(session.load_module("squeezenet.wasm"), session.cpu(), inputs)
         here = {}
         for target in HERE:
-            made = from_onnx(model, target, check=False).save(Path(folder, f"squeezenet-{len(here)}.so"))
+            made = compile.onnx(model, target, check=False).save(Path(folder, f"squeezenet-{len(here)}.so"))
             here[target] = executor(portcall.load_module(made), portcall.cpu(), inputs)
         run = there.module.time_evaluator("run", session.cpu(), number=5, repeat=1)
         times = {"wasm32": []} | {target: [] for target in here}

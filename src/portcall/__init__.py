@@ -16,7 +16,7 @@ from portcall import _installation as _installation  # it says what is wrong whe
 # isort: split
 from portcall import _core, errors
 from portcall._container import Array, Dict, List, Map, Shape
-from portcall._core import In, Object, PackedFunc, __version__
+from portcall._core import Object, PackedFunc, ReadOnly, __version__
 from portcall._device import Device, cpu, cuda, device, opencl
 from portcall._dtype import DataType, dtype
 from portcall._function import (
@@ -28,6 +28,7 @@ from portcall._function import (
     remove_global_func,
 )
 from portcall._module import GRAPH_KINDS, Module, load_module, load_plugin, system_lib
+from portcall._renamed import no_attribute as _no_attribute
 from portcall._stream import Event, Stream
 from portcall._tensor import Tensor, alignment_copy_stats, empty, from_dlpack, set_alignment_policy, tensor
 
@@ -53,12 +54,12 @@ __all__ = [
     "Dict",
     "Event",
     "Future",
-    "In",
     "List",
     "Map",
     "Module",
     "Object",
     "PackedFunc",
+    "ReadOnly",
     "Shape",
     "Stream",
     "Tensor",
@@ -132,11 +133,12 @@ for _kind in GRAPH_KINDS:  # modules with a graph, which compilers embed in libr
     register_func(f"ffi.Module.load_from_bytes.{_kind}", _later("portcall.graph._factory", "from_bytes"), override=True)
 del _kind
 
-# Names that users of TVM and tvm-ffi try and this package does not have, and what to write instead.
+# Names that this package had, or that users of TVM and tvm-ffi try; and what to write instead.
 _COMPILER = (
-    "models are compiled by portcall.compile.from_onnx(path), or with TVM, whose libraries portcall.load_module loads"
+    "models are compiled by portcall.compile.onnx(path), or with TVM, whose libraries portcall.load_module loads"
 )
-_OF_TVM = {
+_INSTEAD = {
+    "In": "it is portcall.ReadOnly(array)",
     "show": "portcall.ir.show(obj) prints an object, print(module) the functions of a module",
     **{name: f"portcall.ir.{name}(…)" for name in ("structural_equal", "structural_hash")},
     "get_first_structural_mismatch": "portcall.ir.first_mismatch(left, right)",
@@ -166,8 +168,7 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(_SUBPACKAGES[name])
     if name in _NAMES:
         return getattr(importlib.import_module(_NAMES[name]), name)
-    hint = f"; {_OF_TVM[name]}" if name in _OF_TVM else ""
-    raise AttributeError(f"module 'portcall' has no attribute {name!r}{hint}", name=name)
+    raise _no_attribute("portcall", name, _INSTEAD)
 
 
 def __dir__() -> list[str]:

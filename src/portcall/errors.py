@@ -9,7 +9,9 @@
     ├── DeviceError (RuntimeError)                        .device         a device is missing or refused
     ├── CompileError (RuntimeError)                       .command .output .compiler_works   of a compiler
     ├── ModelError (ValueError)                           .problems .hint a model cannot be compiled
+    │   └── WrongResultsError                             .made           it gives other values than onnxruntime
     ├── GraphError (ValueError)                           .path .node     a graph, or a plan made of one, is wrong
+    ├── StartError (RuntimeError)                                         a server cannot start
     ├── InternalError (RuntimeError)                                      our bug, please report it
     └── RPCError (RuntimeError)                   .peer .reason .hint     something between two processes
         ├── ConnectError (ConnectionError)                                no session could be opened
@@ -22,6 +24,7 @@
         ├── SessionTimeoutError (TimeoutError)                            no answer in time, or its time is over
         ├── ProtocolError                                                 somebody broke the protocol
         │   └── RemoteProtocolError                                       the peer did
+        ├── FarmError                                                     a farm refused
         ├── RemoteError                                   .kind .message  a remote function raised
         └── RemoteCrashError                              .signal         the remote session crashed
 
@@ -47,6 +50,7 @@ __all__ = [
     "CompileError",
     "ConnectError",
     "DeviceError",
+    "FarmError",
     "FunctionNotFoundError",
     "GraphError",
     "InternalError",
@@ -63,7 +67,9 @@ __all__ = [
     "SessionClosedError",
     "SessionLostError",
     "SessionTimeoutError",
+    "StartError",
     "VersionMismatchError",
+    "WrongResultsError",
 ]
 
 
@@ -209,6 +215,10 @@ class GraphError(PortcallError, ValueError):
         super().__init__(message)
         self.path = path
         self.node = node
+
+
+class StartError(PortcallError, RuntimeError):
+    """A server cannot start: the user's code that it imports, or a file that it needs, is at fault."""
 
 
 class InternalError(PortcallError, RuntimeError):

@@ -103,9 +103,9 @@ def compare(triple: str) -> dict[str, float]:
     program = build(triple)
     found = {}
     for name, (model, feeds) in models().items():
-        expected = outputs(portcall.compile.from_onnx(model, check=False), feeds)
+        expected = outputs(portcall.compile.onnx(model, check=False, runtime="graph"), feeds)
         with tempfile.TemporaryDirectory() as folder:
-            bundle = portcall.compile.from_onnx(model, triple).save(Path(folder, "m.so"))
+            bundle = portcall.compile.onnx(model, triple, runtime="graph").save(Path(folder, "m.so"))
             results = run_there(program, triple, bundle, feeds, expected)
         found[name] = max(largest_error(got, right) for got, right in zip(results, expected, strict=True))
         print(f"{triple}: {name}: {found[name]:.2g}", flush=True)

@@ -66,7 +66,7 @@ def run(name: str) -> str:
     fixed = {key: inputs.pop(key) for key in list(inputs) if key in FIXED and len(inputs) > 1}
     shapes = {key: array.shape for key, array in inputs.items()}
     try:
-        executor = portcall.compile.from_onnx(model, shapes=shapes, constants=fixed, check=False).load()
+        executor = portcall.compile.onnx(model, shapes=shapes, constants=fixed, check=False, runtime="graph").load()
     except ModelError as error:
         return f"refused: {str(error).splitlines()[-1].strip()}"
     executor.set_input(inputs)

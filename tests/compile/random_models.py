@@ -519,7 +519,7 @@ def judge(model: Any, seed: int = 0) -> str:
     except Exception as error:
         return f"unknown: {str(error).splitlines()[0][:120]}"
     try:
-        executor = portcall.compile.from_onnx(model, check=False).load()
+        executor = portcall.compile.onnx(model, check=False, runtime="graph").load()
         executor.run(**feeds)
         got = [executor.get_output(number).numpy() for number in range(len(expected))]
     except ModelError as error:

@@ -30,11 +30,11 @@ pytestmark = pytest.mark.peers
 
 def refused(model: Any, **options: Any) -> ModelError:
     with pytest.raises(ModelError) as caught:
-        portcall.compile.from_onnx(model, **options)
+        portcall.compile.onnx(model, **options, runtime="graph")
     return caught.value
 
 
-def test_from_onnx_lists_unsupported_operators_with_their_nodes() -> None:
+def test_onnx_lists_unsupported_operators_with_their_nodes() -> None:
     nodes = [
         helper.make_node("NonZero", ["x"], ["n"], name="first"),
         helper.make_node("Relu", ["x"], ["y"]),
@@ -48,7 +48,7 @@ def test_from_onnx_lists_unsupported_operators_with_their_nodes() -> None:
 
 
 @pytest.mark.parametrize("length", [0, 10, 500])
-def test_from_onnx_refuses_a_truncated_file(length: int, tmp_path: Path) -> None:
+def test_onnx_refuses_a_truncated_file(length: int, tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     path.write_bytes(branches().SerializeToString()[:length])
     error = refused(path)
@@ -91,21 +91,21 @@ def weights_of_an_unknown_type(model: Any) -> None:
     node_without_producer, nodes_in_a_circle, node_without_inputs, node_without_attribute, result_without_node,
     weights_that_are_too_short, weights_of_an_unknown_type,
 ])  # fmt: skip
-def test_compile_onnx_names_what_is_malformed(damage: Any, runtime: Any) -> None:
+def test_onnx_names_what_is_malformed(damage: Any, runtime: Any) -> None:
     model = branches()
     damage(model)
     with pytest.raises(ModelError) as caught:
-        portcall.compile.compile_onnx(model, runtime=runtime)
+        portcall.compile.onnx(model, runtime=runtime)
     (problem,) = caught.value.problems
     assert "'bad'" in problem
     assert caught.value.hint
 
 
 @pytest.mark.parametrize("weights", ["missing", "short"])
-def test_from_onnx_names_weights_that_are_not_beside_the_model(weights: str, tmp_path: Path) -> None:
+def test_onnx_names_weights_that_are_not_beside_the_model(weights: str, tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     onnx.save(branches(), path, save_as_external_data=True, location="weights", size_threshold=0)
-    portcall.compile.from_onnx(path, check=False)
+    portcall.compile.onnx(path, check=False, runtime="graph")
     if weights == "missing":
         (tmp_path / "weights").unlink()
     else:
@@ -116,7 +116,7 @@ def test_from_onnx_names_weights_that_are_not_beside_the_model(weights: str, tmp
 
 
 @pytest.mark.parametrize("location", ["../outside", "/etc/hostname", "link", ""])
-def test_from_onnx_reads_no_weights_outside_of_the_folder(location: str, tmp_path: Path) -> None:
+def test_onnx_reads_no_weights_outside_of_the_folder(location: str, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "outside").write_bytes(bytes(960))
     (tmp_path / "folder" / "link").symlink_to(tmp_path / "outside")
@@ -133,7 +133,7 @@ def test_from_onnx_reads_no_weights_outside_of_the_folder(location: str, tmp_pat
 
 
 @pytest.mark.parametrize("version", [0, 999])
-def test_from_onnx_refuses_an_unknown_opset(version: int) -> None:
+def test_onnx_refuses_an_unknown_opset(version: int) -> None:
     model = branches()
     model.opset_import[0].version = version
     assert f"opset {version}" in str(refused(model))
@@ -144,22 +144,22 @@ def test_from_onnx_refuses_an_unknown_opset(version: int) -> None:
     assert "999" in str(refused(model))
 
 
-def test_compile_onnx_says_what_is_wrong_for_both_runtimes_once() -> None:
+def test_onnx_says_what_is_wrong_for_both_runtimes_once() -> None:
     model = branches()
     model.graph.node.append(helper.make_node("Frob", ["a"], ["y"], name="f", domain="org.example"))
     with pytest.raises(ModelError) as caught:
-        portcall.compile.compile_onnx(model)
+        portcall.compile.onnx(model)
     assert str(caught.value).count("'f'") == 1
 
 
 @pytest.mark.parametrize(
     "shapes", [{"q": (1,)}, {"a": (3, 13)}, {"a": (3, 12, 1)}, {"a": (-1, 12)}], ids=["name", "extent", "rank", "sign"]
 )
-def test_from_onnx_refuses_wrong_shapes(shapes: dict[str, tuple[int, ...]]) -> None:
+def test_onnx_refuses_wrong_shapes(shapes: dict[str, tuple[int, ...]]) -> None:
     refused(branches(), shapes=shapes)
 
 
-def test_from_onnx_names_the_node_whose_shapes_do_not_fit() -> None:
+def test_onnx_names_the_node_whose_shapes_do_not_fit() -> None:
     model = make([helper.make_node("Add", ["a", "b"], ["c"], name="sum")], {"a": [3], "b": [3]}, ["c"])
     model.graph.input[1].type.tensor_type.shape.dim[0].dim_value = 4
     (problem,) = refused(model).problems
@@ -170,14 +170,14 @@ def test_shape_that_is_declared_and_not_so_is_left_out() -> None:
     made = make([helper.make_node("Relu", ["x"], ["y"])], {"x": [2, 3]}, ["y"], {})
     made.graph.output[0].type.tensor_type.CopyFrom(helper.make_tensor_type_proto(1, [7]).tensor_type)
     x = np.array([[-1, 2, -3], [4, -5, 6]], "float32")
-    (got,) = outputs(portcall.compile.from_onnx(made), {"x": x})
+    (got,) = outputs(portcall.compile.onnx(made, runtime="graph"), {"x": x})
     np.testing.assert_array_equal(got, x.clip(0))
 
 
 @pytest.mark.parametrize("target", ["sparc-linux-gnu", "native:nonesuch", ""])
-def test_from_onnx_refuses_unknown_targets(target: str) -> None:
+def test_onnx_refuses_unknown_targets(target: str) -> None:
     with pytest.raises(ValueError, match="target"):
-        portcall.compile.from_onnx(branches(), target)
+        portcall.compile.onnx(branches(), target, runtime="graph")
 
 
 @pytest.fixture
@@ -200,9 +200,9 @@ def left(places: Path) -> list[str]:
 
 
 def test_bundle_save_full_disk_leaves_no_file(places: Path) -> None:
-    made = portcall.compile.from_onnx(make(
+    made = portcall.compile.onnx(make(
         [helper.make_node("Add", ["x", "w"], ["y"])], {"x": [1 << 20]}, ["y"], {"w": np.ones(1 << 20, "float32")}
-    ))  # fmt: skip
+    ), runtime="graph")  # fmt: skip
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, before[1]))
@@ -248,11 +248,11 @@ def test_compile_killed_leaves_nothing_for_ever(point: str, runtime: Any, places
     }
 
     def compiled() -> None:
-        made = portcall.compile.compile_onnx(places / "m.onnx", runtime=runtime, check=point == "check")
+        made = portcall.compile.onnx(places / "m.onnx", runtime=runtime, check=point == "check")
         made.save(places / "out" / "m.so")
 
     def in_the_cache() -> Path:
-        return portcall.compile.cached(places / "m.onnx", runtime=runtime)
+        return portcall.compile.onnx(places / "m.onnx", runtime=runtime, cache=True)
 
     compiled()  # for later, and so that a file is replaced
     content = (places / "out" / "m.so").read_bytes()

@@ -54,7 +54,7 @@ def by_rate(cheap: bool = True) -> Any:
 
 
 def compare(given: Any, feeds: dict[str, Any], constants: dict[str, Any]) -> Any:
-    made = portcall.compile.from_onnx(given, constants=constants)
+    made = portcall.compile.onnx(given, constants=constants, runtime="graph")
     executor = made.load()
     executor.run(**feeds)
     (expected,) = onnxruntime_outputs(given, {**feeds, **constants})
@@ -85,8 +85,8 @@ def test_a_branch_may_be_as_long_as_the_rest_of_the_model() -> None:
 
 def test_what_would_decide_is_named() -> None:
     with pytest.raises(ModelError, match="--constant sr=VALUE"):
-        portcall.compile.from_onnx(by_rate(cheap=False))
-    executor = portcall.compile.compile_onnx(by_rate(cheap=False), check=False)
+        portcall.compile.onnx(by_rate(cheap=False), runtime="graph")
+    executor = portcall.compile.onnx(by_rate(cheap=False), check=False)
     assert isinstance(executor, portcall.compile.CompiledExecutable)
 
 
@@ -103,7 +103,7 @@ def test_shapes_decide_and_branches_are_in_branches() -> None:
     ]
     given = model(nodes, {"x": (TensorProto.FLOAT, ["n", "w"])}, {"last": np.int64(1), "four": np.int64(4)})
     for width in (3, 6):
-        executor = portcall.compile.from_onnx(given, shapes={"x": (2, width)}).load()
+        executor = portcall.compile.onnx(given, shapes={"x": (2, width)}, runtime="graph").load()
         x = random(2, width)
         executor.run(x=x)
         np.testing.assert_array_equal(executor.get_output(0).numpy(), -x if width > 4 else np.abs(x))
@@ -144,6 +144,6 @@ def test_extents_of_minus_one_are_not_known() -> None:
     nodes = [helper.make_node("Conv", ["x", "w"], ["y"], kernel_shape=[3, 3])]
     given = model(nodes, {"x": (TensorProto.FLOAT, [-1, 3, -1, -1])}, {"w": random(4, 3, 3, 3)})
     with pytest.raises(ModelError, match="--shape x=1x3x224x224"):
-        portcall.compile.from_onnx(given)
-    made = portcall.compile.from_onnx(given, shapes={"x": (1, 3, 8, 8)})
+        portcall.compile.onnx(given, runtime="graph")
+    made = portcall.compile.onnx(given, shapes={"x": (1, 3, 8, 8)}, runtime="graph")
     assert tuple(made.load().get_input_info()[0]["x"]) == (1, 3, 8, 8)

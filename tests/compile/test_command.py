@@ -16,8 +16,8 @@ from click.testing import CliRunner
 from onnx import helper, numpy_helper
 
 from compile.test_models import branches, random
+from portcall import compile
 from portcall.cli import cli
-from portcall.compile import from_onnx
 
 pytestmark = pytest.mark.peers
 
@@ -127,7 +127,7 @@ def named_model() -> Any:
 
 
 def test_nodes_of_a_compiled_model_are_called_as_those_of_onnx() -> None:
-    made = from_onnx(named_model())
+    made = compile.onnx(named_model(), runtime="graph")
     nodes = [node for node in made.graph.nodes if node.function not in ("", "__nop")]
     told = [label for node in nodes for label in node.origin]
     assert sorted(told) == sorted(f"{node.op_type} {node.name or node.output[0]}" for node in named_model().graph.node)

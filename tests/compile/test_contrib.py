@@ -45,7 +45,7 @@ def compare(
         place = results.index(name)
         model.graph.output[place].CopyFrom(
             helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape))  # fmt: skip
-    made = portcall.compile.from_onnx(model, check=False)
+    made = portcall.compile.onnx(model, check=False, runtime="graph")
     for mine, theirs in zip(outputs(made, inputs), expected.values(), strict=True):
         assert (mine.shape, mine.dtype) == (theirs.shape, theirs.dtype)
         np.testing.assert_allclose(mine, theirs, atol=atol, rtol=1e-5)
@@ -214,4 +214,4 @@ def test_what_cannot_be_said_names_the_node() -> None:
     nodes = [op("MatMulNBits", ["x", "b", "s", "", "g"], K=8, N=5, bits=4, block_size=8)]
     constants = {"b": BYTES, "s": random(5), "g": np.zeros(8, "int32")}
     with pytest.raises(ModelError, match=r"the node.*g_idx"):
-        portcall.compile.from_onnx(model_of(nodes, {"x": random(3, 8)}, ["y"], constants, 17))
+        portcall.compile.onnx(model_of(nodes, {"x": random(3, 8)}, ["y"], constants, 17), runtime="graph")

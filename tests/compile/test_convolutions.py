@@ -68,7 +68,7 @@ class Convolutions:
 
 
 @pytest.mark.parametrize(("seed", "options"), [(0, {"winograd": "f4"}), (1, {"winograd": "f2", "threads": 2})])
-def test_from_onnx_random_convolutions(seed: int, options: dict[str, Any]) -> None:
+def test_onnx_random_convolutions(seed: int, options: dict[str, Any]) -> None:
     made = Convolutions(seed)
     for _ in range(COUNT):
         made.add()
@@ -79,7 +79,7 @@ def test_from_onnx_random_convolutions(seed: int, options: dict[str, Any]) -> No
     assert "default" not in rules
 
 
-def test_from_onnx_random_poolings() -> None:
+def test_onnx_random_poolings() -> None:
     generator = np.random.default_rng(2)
     nodes, inputs, outputs = [], {}, []
     for number in range(10):
@@ -102,7 +102,7 @@ def test_from_onnx_random_poolings() -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_from_onnx_makes_lrn_one_kernel(threads: int) -> None:
+def test_onnx_makes_lrn_one_kernel(threads: int) -> None:
     generator = np.random.default_rng(3)
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["c"]),
@@ -115,7 +115,7 @@ def test_from_onnx_makes_lrn_one_kernel(threads: int) -> None:
     assert "default" not in made.kernels
 
 
-def test_from_onnx_writes_long_functions_once_for_a_tile() -> None:
+def test_onnx_writes_long_functions_once_for_a_tile() -> None:
     """An exponential for each register of a tile takes LLVM many times as long as the convolution."""
     sizes = {}
     for op in ("Relu", "Sigmoid"):
@@ -133,7 +133,7 @@ def test_from_onnx_writes_long_functions_once_for_a_tile() -> None:
 
 
 @pytest.mark.parametrize("op", ["SiLU", "Clip"])
-def test_from_onnx_makes_activations_part_of_convolutions_that_are_concatenated(op: str) -> None:
+def test_onnx_makes_activations_part_of_convolutions_that_are_concatenated(op: str) -> None:
     generator = np.random.default_rng(0)
     constants: dict[str, Any] = {"low": np.float32(0), "high": np.float32(6)}
     nodes = []

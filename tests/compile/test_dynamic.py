@@ -189,7 +189,7 @@ PATTERNS: Mapping[Callable[[], Pattern], Sequence[tuple[int, ...]]] = {
 def test_shapes_are_computed_for_all_sizes(pattern: Callable[[], Pattern]) -> None:
     nodes, inputs, results, weights = pattern()
     model = make(nodes, inputs, results, weights)
-    machine = compile.for_vm(model).load()
+    machine = compile.onnx(model, runtime="vm").load()
     for shape in PATTERNS[pattern]:
         x = random(*shape)
         (expected,) = reference(model, {"x": x}).values()
@@ -201,7 +201,7 @@ def test_what_computes_shapes_leaves_a_graph(pattern: Callable[[], Pattern]) -> 
     nodes, inputs, results, weights = pattern()
     model, shape = make(nodes, inputs, results, weights), PATTERNS[pattern][0]
     x = random(*shape)
-    executor = compile.from_onnx(model, shapes={"x": shape}).load()
+    executor = compile.onnx(model, shapes={"x": shape}, runtime="graph").load()
     executor.run(x=x)
     (expected,) = reference(model, {"x": x}).values()
     assert largest_error(executor.get_output(0).numpy(), expected) <= TOLERANCE
@@ -209,7 +209,7 @@ def test_what_computes_shapes_leaves_a_graph(pattern: Callable[[], Pattern]) -> 
 
 def test_more_positions_than_the_table_has_are_an_error() -> None:
     nodes, inputs, results, weights = positions()
-    machine = compile.for_vm(make(nodes, inputs, results, weights), check=False).load()
+    machine = compile.onnx(make(nodes, inputs, results, weights), check=False, runtime="vm").load()
     with pytest.raises((RuntimeError, ValueError, errors.PortcallError)):
         machine(random(1, 33, 6))
 
@@ -217,7 +217,7 @@ def test_more_positions_than_the_table_has_are_an_error() -> None:
 @pytest.mark.parametrize("pattern", [flattened, normalized])
 def test_rules_write_the_kernels_of_any_number_of_rows(pattern: Callable[[], Pattern]) -> None:
     nodes, inputs, results, weights = pattern()
-    made = compile.for_vm(make(nodes, inputs, results, weights), check=False)
+    made = compile.onnx(make(nodes, inputs, results, weights), check=False, runtime="vm")
     assert made.kernels.get("matrix product") == 1
     assert "default" not in made.kernels
 
@@ -226,18 +226,19 @@ def test_hints_are_shapes_with_which_the_model_runs() -> None:
     rows = make([Node("Reshape", ["x", "shape"], ["y"])], {"x": ["n", 3, "h", "w"]}, ["y"],
                 {"shape": integers(-1, 3 * 48 * 320)})  # fmt: skip
     with pytest.raises(errors.ModelError) as caught:
-        compile.from_onnx(rows)
+        compile.onnx(rows, runtime="graph")
     assert caught.value.hint.endswith("--shape x=1x3x48x320")
     indices = make([Node("Reshape", ["x", "shape"], ["r"]), Node("Gather", ["table", "axis"], ["g"]),
                     Node("Add", ["r", "g"], ["y"])], {"x": ["n", "length"]}, ["y"],
                    {"shape": integers(-1, 512), "table": random(4, 512), "axis": np.array(0, "int64")})  # fmt: skip
     with pytest.raises(errors.ModelError) as caught:
-        compile.from_onnx(indices)
+        compile.onnx(indices, runtime="graph")
     assert caught.value.hint.endswith("--shape x=1x512")
 
 
 def test_check_uses_sizes_that_the_model_is_for() -> None:
     """onnxruntime makes one row of two where the window has three; the rows of the ONNX specification are none."""
     pooling = Node("AveragePool", ["x"], ["p"], kernel_shape=[3, 3], strides=[3, 3])
-    made = compile.for_vm(make([pooling, Node("ReduceSum", ["p"], ["y"])], {"x": ["n", 2, "h", "w"]}, ["y"]))
+    model = make([pooling, Node("ReduceSum", ["p"], ["y"])], {"x": ["n", 2, "h", "w"]}, ["y"])
+    made = compile.onnx(model, runtime="vm")
     assert not made.unchecked

@@ -44,7 +44,7 @@ MODELS = {
 @pytest.mark.parametrize("name", MODELS)
 def test_index_out_of_range_stays_inside_of_the_table(name: str, runtime: Literal["graph", "vm"]) -> None:
     proto = MODELS[name]
-    made: Any = portcall.compile.compile_onnx(proto, runtime=runtime).load()
+    made: Any = portcall.compile.onnx(proto, runtime=runtime).load()
 
     def run(indices: Any) -> Any:
         if runtime == "vm":

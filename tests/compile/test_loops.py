@@ -55,7 +55,7 @@ def test_loops_whose_turns_are_not_known_are_refused() -> None:
     for node in (loop(OF_VALUES, "trips"), loop(SAME, "trips"), loop(SAME, "")):
         node.name = "the loop"
         with pytest.raises(ModelError, match=r"the loop.*Loop: constants and fixed shapes"):
-            portcall.compile.from_onnx(model_of([node], {"x": random(3)}, RESULTS, constants, 17))
+            portcall.compile.onnx(model_of([node], {"x": random(3)}, RESULTS, constants, 17), runtime="graph")
 
 
 @pytest.mark.parametrize("backwards", [0, 1])

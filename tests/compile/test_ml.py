@@ -83,7 +83,7 @@ def test_old_model_with_more_coefficients_than_features() -> None:
     model.opset_import.append(helper.make_opsetid("ai.onnx.ml", 1))
     feeds = {"x": X[:, :4]}
     for mine, theirs in zip(
-        outputs(portcall.compile.from_onnx(model), feeds), reference(model, feeds).values(), strict=True
+        outputs(portcall.compile.onnx(model, runtime="graph"), feeds), reference(model, feeds).values(), strict=True
     ):
         np.testing.assert_allclose(mine, theirs, atol=1e-5)
 
@@ -162,7 +162,9 @@ def test_classes_of_trees(kind: str) -> None:
 def test_trees_on_several_threads_are_the_same() -> None:
     x = random(300, FEATURES)
     model = model_of([op("TreeEnsembleRegressor", **forest(9, 4, "BRANCH_LEQ", 2))], {"x": x}, ["y"], {}, 15)
-    one, two = (outputs(portcall.compile.from_onnx(model, threads=k, check=False), {"x": x}) for k in (1, 2))
+    one, two = (
+        outputs(portcall.compile.onnx(model, threads=k, check=False, runtime="graph"), {"x": x}) for k in (1, 2)
+    )
     np.testing.assert_array_equal(one[0], two[0])
 
 
@@ -173,7 +175,9 @@ def test_trees_that_cannot_be_walked_are_refused() -> None:
     ):  # fmt: skip
         words = {**forest(1, 2, "BRANCH_LEQ", 1), name: value}
         with pytest.raises(ModelError, match=f"the node.*{reason}"):
-            portcall.compile.from_onnx(model_of([op("TreeEnsembleRegressor", **words)], {"x": X}, ["y"], {}, 15))
+            portcall.compile.onnx(
+                model_of([op("TreeEnsembleRegressor", **words)], {"x": X}, ["y"], {}, 15), runtime="graph"
+            )
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -192,7 +196,7 @@ def test_a_pipeline_gives_numbers_and_probabilities() -> None:
     model.graph.output[0].CopyFrom(helper.make_tensor_value_info("label", TensorProto.STRING, [9]))
     kind = helper.make_map_type_proto(TensorProto.STRING, helper.make_tensor_type_proto(TensorProto.FLOAT, None))
     model.graph.output[1].CopyFrom(helper.make_value_info("shares", helper.make_sequence_type_proto(kind)))
-    made = portcall.compile.from_onnx(model)
+    made = portcall.compile.onnx(model, runtime="graph")
     assert made.unchecked == ""
     label, shares = outputs(made, {"x": X})
     np.testing.assert_array_equal(label, shares.argmax(axis=1))
@@ -207,7 +211,7 @@ def test_strings_that_are_chosen_become_their_numbers() -> None:
     model = model_of(nodes, {"x": X}, ["y"], {}, 15)
     model.graph.initializer.append(numpy_helper.from_array(names, "names"))
     model.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", TensorProto.STRING, None))
-    made = portcall.compile.from_onnx(model, check=False)
+    made = portcall.compile.onnx(model, check=False, runtime="graph")
     np.testing.assert_array_equal(outputs(made, {"x": X})[0], X.argmax(axis=1)[None])
     expected = reference(onnx.load_from_string(load(model).model.SerializeToString()), {"x": X})
     np.testing.assert_array_equal(expected["y"], X.argmax(axis=1)[None])

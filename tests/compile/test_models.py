@@ -23,7 +23,7 @@ IN_EVERY_RUN = ("squeezenet", "shufflenet")
 
 
 @pytest.mark.parametrize("name", IN_EVERY_RUN)
-def test_from_onnx_light_models(name: str) -> None:
+def test_onnx_light_models(name: str) -> None:
     model = light.load(name)
     made = check(model, light.inputs(model))
     assert made.kernels.get("default", 0) == 0
@@ -31,20 +31,20 @@ def test_from_onnx_light_models(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in light.NAMES if name not in IN_EVERY_RUN])
-def test_from_onnx_all_light_models(name: str) -> None:
+def test_onnx_all_light_models(name: str) -> None:
     model = light.load(name)
     feeds = light.inputs(model)
     assert check(model, feeds, winograd="off").kernels.get("default", 0) == 0
     check(model, feeds, threads=2)
 
 
-def test_from_onnx_threads_and_algorithms_agree() -> None:
+def test_onnx_threads_and_algorithms_agree() -> None:
     model = light.load("squeezenet")
     feeds = light.inputs(model)
     (expected,) = onnxruntime_outputs(model, feeds)
     rules = {}
     for winograd in ("off", "f2", "f4"):
-        made = portcall.compile.from_onnx(model, threads=2, winograd=winograd)
+        made = portcall.compile.onnx(model, threads=2, winograd=winograd, runtime="graph")
         assert largest_error(outputs(made, feeds)[0], expected) <= TOLERANCE
         rules[winograd] = " ".join(made.kernels)
     assert "winograd" not in rules["off"]
@@ -69,7 +69,7 @@ def random(*shape: int, seed: int = 0) -> Any:
     return np.random.default_rng(seed).standard_normal(shape).astype("float32")
 
 
-def test_from_onnx_two_inputs_and_three_outputs() -> None:
+def test_onnx_two_inputs_and_three_outputs() -> None:
     made = check(branches(), {"a": random(3, 12), "b": random(3, 12, seed=1)})
     executor = made.load()
     assert list(executor.get_output_info()[0]) == ["positive", "shares", "same"]
@@ -77,60 +77,62 @@ def test_from_onnx_two_inputs_and_three_outputs() -> None:
 
 
 def test_compiled_model_repr_has_no_bytes() -> None:
-    made = portcall.compile.from_onnx(branches(), check=False)
+    made = portcall.compile.onnx(branches(), check=False, runtime="graph")
     shown = repr(made)
     assert made.graph.metadata["model"] in shown
     assert "native" in shown
     assert len(shown) < 100
 
 
-def test_from_onnx_names_inputs_with_dynamic_dimensions() -> None:
+def test_onnx_names_inputs_with_dynamic_dimensions() -> None:
     nodes = [helper.make_node("Shape", ["x"], ["shape"]), helper.make_node("Reshape", ["y", "shape"], ["z"])]
     model = make(nodes, {"x": ["batch", 3], "y": [6]}, ["z"])
     feeds = {"x": random(2, 3), "y": random(6)}
     check(model, feeds, shapes={"x": (2, 3)})
     with pytest.raises(portcall.errors.ModelError) as caught:
-        portcall.compile.from_onnx(model)
+        portcall.compile.onnx(model, runtime="graph")
     assert [problem.split("'")[1] for problem in caught.value.problems] == ["x"]
 
 
-def test_from_onnx_dropout_in_inference() -> None:
+def test_onnx_dropout_in_inference() -> None:
     off = helper.make_node("Constant", [], ["off"], value=helper.make_tensor("off", onnx.TensorProto.BOOL, [], [False]))
     nodes = [off, helper.make_node("Dropout", ["x", "", "off"], ["y", "mask"]), helper.make_node("Relu", ["y"], ["z"])]
     check(make(nodes, {"x": [3, 4]}, ["z"]), {"x": random(3, 4)})
     with pytest.raises(portcall.errors.ModelError, match="mask"):
-        portcall.compile.from_onnx(make(nodes, {"x": [3, 4]}, ["z", "mask"]))
+        portcall.compile.onnx(make(nodes, {"x": [3, 4]}, ["z", "mask"]), runtime="graph")
 
 
 def test_read_bundle_says_how_it_was_compiled(tmp_path: Path) -> None:
-    made = portcall.compile.from_onnx(branches(), threads=2)
+    made = portcall.compile.onnx(branches(), threads=2, runtime="graph")
     said = graph.read_bundle(made.save(tmp_path / "m.so")).graph.metadata
     assert (said["model"], said["target"], said["threads"], len(said["sha256"])) == ("made", "native", 2, 64)
     assert json.dumps(said)
 
 
-def test_from_onnx_makes_bundles_for_wasm32(tmp_path: Path) -> None:
-    made = portcall.compile.from_onnx(branches(), "wasm32").save(tmp_path / "m.wasm")
+def test_onnx_makes_bundles_for_wasm32(tmp_path: Path) -> None:
+    made = portcall.compile.onnx(branches(), "wasm32", runtime="graph").save(tmp_path / "m.wasm")
     report = inspect_library(made)
     assert (report.machine, report.kind, len(report.functions) > 2) == ("wasm32", "shared", True)
     assert graph.read_bundle(made).graph.metadata["target"] == "wasm32"
 
 
-def test_from_onnx_is_reproducible(tmp_path: Path) -> None:
-    files = [portcall.compile.from_onnx(branches()).save(tmp_path / f"{k}.so") for k in range(2)]
+def test_onnx_is_reproducible(tmp_path: Path) -> None:
+    files = [portcall.compile.onnx(branches(), runtime="graph").save(tmp_path / f"{k}.so") for k in range(2)]
     assert files[0].read_bytes() == files[1].read_bytes()
 
 
-def test_from_onnx_reports_its_steps() -> None:
+def test_onnx_reports_its_steps() -> None:
     told: list[tuple[str, float]] = []
-    made = portcall.compile.from_onnx(branches(), progress=lambda name, seconds: told.append((name, seconds)))
+    made = portcall.compile.onnx(
+        branches(), progress=lambda name, seconds: told.append((name, seconds)), runtime="graph"
+    )
     began = [name for name, seconds in told if seconds < 0]
     assert began == [name for name, seconds in told if seconds >= 0] == list(made.steps)
     assert began[0] == "read"
     assert began[-2:] == ["machine code", "check"]
 
 
-def test_from_onnx_has_kernels_for_causal_attention_and_powers() -> None:
+def test_onnx_has_kernels_for_causal_attention_and_powers() -> None:
     generator = np.random.default_rng(0)
     constants = {
         "mask": np.tril(np.ones((1, 1, 9, 9), bool)), "low": np.float32(-3e38), "three": np.float32(3),
@@ -150,7 +152,7 @@ def test_from_onnx_has_kernels_for_causal_attention_and_powers() -> None:
 
 
 @pytest.mark.parametrize("scales", [(100, 48), (1, 1)])
-def test_from_onnx_keeps_scaled_bytes(scales: tuple[int, int]) -> None:
+def test_onnx_keeps_scaled_bytes(scales: tuple[int, int]) -> None:
     """A table and the weights of a product that are cast and scaled stay bytes, as in the model's file."""
     generator = np.random.default_rng(0)
     rows, columns = scales

@@ -55,7 +55,7 @@ def test_models_that_onnxruntime_quantized(form: str, kind: str, tmp_path: Path)
     model = onnx.load(tmp_path / "q.onnx")
     feeds = {"x": random(1, 3, 19, 18)}
     (expected,) = onnxruntime_outputs(model, feeds)
-    made = portcall.compile.from_onnx(model)
+    made = portcall.compile.onnx(model, runtime="graph")
     (got,) = outputs(made, feeds)
     step = (expected.max() - expected.min()) / 255
     assert np.abs(got - expected).max() <= 1.5 * step
@@ -83,7 +83,7 @@ def test_quantized_values_by_hand() -> None:
     ]  # fmt: skip
     model = make(nodes, {"x": [2, 5, 9, 11]}, ["first", "second"], constants)
     feeds = {"x": random(2, 5, 9, 11)}
-    made = portcall.compile.from_onnx(model)
+    made = portcall.compile.onnx(model, runtime="graph")
     for got, expected in zip(outputs(made, feeds), onnxruntime_outputs(model, feeds), strict=True):
         assert got.dtype == expected.dtype == np.uint8
         assert np.abs(got.astype(int) - expected.astype(int)).max() <= 1
@@ -154,7 +154,7 @@ def test_random_products_of_integers_are_exact(target: str) -> None:
         made.add_convolution()
     for rows, steps, columns in ((1, 7, 5), (9, 64, 48), (3, 130, 33)):
         made.add("MatMul", [rows, steps], [steps, columns])
-    compiled = portcall.compile.from_onnx(made.model(made.nodes), target, check=False)
+    compiled = portcall.compile.onnx(made.model(made.nodes), target, check=False, runtime="graph")
     assert set(compiled.kernels) >= OF_BYTES
     expected = onnxruntime_outputs(made.model(made.floats), made.inputs)
     for number, (got, right) in enumerate(zip(outputs(compiled, made.inputs), expected, strict=True)):
@@ -169,5 +169,5 @@ def test_scales_that_are_not_constant_are_refused_by_name() -> None:
     made.graph.input.extend(helper.make_tensor_value_info(name, kinds[name], shape) for name, shape in shapes.items())
     made.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.UINT8
     with pytest.raises(ModelError, match=r"here.*scales") as caught:
-        portcall.compile.from_onnx(made)
+        portcall.compile.onnx(made, runtime="graph")
     assert len(caught.value.problems) == 1

@@ -65,7 +65,7 @@ def feeds(model: Any) -> dict[str, Any]:
 
 
 def compare(model: Any, expected: Any = None) -> Any:
-    made, given = portcall.compile.from_onnx(model), feeds(model)
+    made, given = portcall.compile.onnx(model, runtime="graph"), feeds(model)
     wanted = expected(given) if expected else onnxruntime_outputs(model, given)
     for mine, theirs in zip(outputs(made, given), wanted, strict=True):
         assert mine.shape == theirs.shape
@@ -98,7 +98,7 @@ def test_options_of_gru() -> None:
 def test_sequences_of_no_steps() -> None:
     model = layer("LSTM", lengths=True, direction="bidirectional")
     given = {**feeds(model), "n": np.array([0, 2], "int32")}
-    made = portcall.compile.from_onnx(model)
+    made = portcall.compile.onnx(model, runtime="graph")
     for mine, theirs in zip(outputs(made, given), onnxruntime_outputs(model, given), strict=True):
         np.testing.assert_allclose(mine, theirs, atol=2e-6)
 
@@ -111,7 +111,7 @@ def test_older_opsets(opset: int) -> None:
 @pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
 def test_layout_by_batch(kind: str) -> None:
     model = layer(kind, layout=1)  # which onnxruntime does not have
-    made = portcall.compile.from_onnx(model)
+    made = portcall.compile.onnx(model, runtime="graph")
     given = feeds(model)
     expected = ReferenceEvaluator(model).run(None, given)
     for mine, theirs in zip(outputs(made, given), expected, strict=True):
@@ -127,12 +127,12 @@ def test_steps_share_their_kernels() -> None:
 
 def test_layers_that_are_refused_say_why() -> None:
     with pytest.raises(ModelError, match="Frob"):
-        portcall.compile.from_onnx(layer("LSTM", activations=["Frob", "Tanh", "Tanh"]))
+        portcall.compile.onnx(layer("LSTM", activations=["Frob", "Tanh", "Tanh"]), runtime="graph")
     computed = layer("GRU")
     computed.graph.initializer.pop(0)
     computed.graph.input.append(helper.make_tensor_value_info("w", TensorProto.FLOAT, [1, 3 * HIDDEN, INPUTS]))
     with pytest.raises(ModelError, match="W is computed"):
-        portcall.compile.from_onnx(computed)
+        portcall.compile.onnx(computed, runtime="graph")
 
 
 def test_results_of_many_steps_are_put_together_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,9 +35,9 @@ def perceptron() -> tuple[Any, dict[str, Any]]:
     return module, values
 
 
-def test_from_relax_perceptron_of_the_frontend() -> None:
+def test_relax_perceptron_of_the_frontend() -> None:
     module, params = perceptron()
-    made = portcall.compile.from_relax(module, params=params, shapes={"x": (3, 24)})
+    made = portcall.compile.relax(module, params=params, shapes={"x": (3, 24)}, runtime="graph")
     x = random(3, 24)
     executor = made.load()
     executor.run(x=x)
@@ -50,7 +50,7 @@ def test_from_relax_perceptron_of_the_frontend() -> None:
     assert made.graph.metadata["model"] == "forward"
 
 
-def test_from_relax_convolutional_network_of_the_block_builder() -> None:
+def test_relax_convolutional_network_of_the_block_builder() -> None:
     from tvm import relax
 
     weights, bias = random(32, 3, 3, 3) / 5, random(32, seed=1)
@@ -65,7 +65,7 @@ def test_from_relax_convolutional_network_of_the_block_builder() -> None:
         builder.emit_func_output(results)
     module = builder.get()
     text = module.script()
-    made = portcall.compile.from_relax(module, threads=2, winograd="off")
+    made = portcall.compile.relax(module, threads=2, winograd="off", runtime="graph")
     assert module.script() == text
     executor = made.load()
     feeds = {"x": random(1, 3, 20, 22)}
@@ -82,16 +82,16 @@ def test_from_relax_convolutional_network_of_the_block_builder() -> None:
     assert "convolution" in made.kernels
 
 
-def test_from_relax_names_what_is_missing_or_wrong() -> None:
+def test_relax_names_what_is_missing_or_wrong() -> None:
     module, params = perceptron()
     with pytest.raises(ModelError, match="'x'") as caught:
-        portcall.compile.from_relax(module, params=params)
+        portcall.compile.relax(module, params=params, runtime="graph")
     assert len(caught.value.problems) == 1
     for options in ({"params": {"third": params["first.bias"]}}, {"shapes": {"q": (1, 2)}}, {"function": "backward"}):
         with pytest.raises(ValueError, match="there is"):
-            portcall.compile.from_relax(module, **options)
+            portcall.compile.relax(module, **options, runtime="graph")
     for shape in ((3, 25), (3,)):
         with pytest.raises(ModelError, match="shape"):
-            portcall.compile.from_relax(module, params=params, shapes={"x": shape})
+            portcall.compile.relax(module, params=params, shapes={"x": shape}, runtime="graph")
     with pytest.raises(TypeError, match="IRModule"):
-        portcall.compile.from_relax(b"", "native")
+        portcall.compile.relax(b"", "native", runtime="graph")

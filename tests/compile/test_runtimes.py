@@ -46,10 +46,10 @@ def found() -> Any:
 
 
 @pytest.mark.parametrize("make", [product, found])
-def test_compile_onnx_uses_the_machine_for_what_graphs_lack(make: Any) -> None:
+def test_onnx_uses_the_machine_for_what_graphs_lack(make: Any) -> None:
     with pytest.raises(errors.ModelError):
-        compile.compile_onnx(make(), runtime="graph")
-    made = compile.compile_onnx(make())
+        compile.onnx(make(), runtime="graph")
+    made = compile.onnx(make())
     assert isinstance(made, compile.CompiledExecutable)
     assert made.reason
     machine = made.load()
@@ -59,7 +59,7 @@ def test_compile_onnx_uses_the_machine_for_what_graphs_lack(make: Any) -> None:
         np.testing.assert_allclose(machine(x).numpy(), expected, rtol=1e-6)
 
 
-def test_compile_onnx_branches() -> None:
+def test_onnx_branches() -> None:
     branches = {
         f"{name}_branch": helper.make_graph(
             [helper.make_node(op, ["x"], [name])],
@@ -72,46 +72,46 @@ def test_compile_onnx_branches() -> None:
     given = model("Relu", [4], [4])
     given.graph.node[0].CopyFrom(helper.make_node("If", ["c"], ["y"], **branches))
     given.graph.input.append(helper.make_tensor_value_info("c", TensorProto.BOOL, []))
-    machine = compile.for_vm(given).load()
+    machine = compile.onnx(given, runtime="vm").load()
     x = np.array([-1, 2, -3, 4], "float32")
     for c, expected in ((True, np.maximum(x, 0)), (False, -x)):
         np.testing.assert_array_equal(machine(x, np.array(c)).numpy(), expected)
 
 
-def test_compile_onnx_prefers_a_graph() -> None:
-    assert isinstance(compile.compile_onnx(product(2), check=False), compile.CompiledModel)
-    assert isinstance(compile.compile_onnx(product(), shapes={"x": (2, 4)}, check=False), compile.CompiledModel)
-    made = compile.compile_onnx(product(2), runtime="vm")
+def test_onnx_prefers_a_graph() -> None:
+    assert isinstance(compile.onnx(product(2), check=False), compile.CompiledModel)
+    assert isinstance(compile.onnx(product(), shapes={"x": (2, 4)}, check=False), compile.CompiledModel)
+    made = compile.onnx(product(2), runtime="vm")
     assert isinstance(made, compile.CompiledExecutable)
     assert (made.reason, dict(made.inputs)) == ("", {"x": "float32[2, 4]"})
 
 
 def test_shapes_may_be_given_for_some_inputs() -> None:
-    made = compile.for_vm(product(), shapes={"x": (3, 4)}, check=False)
+    made = compile.onnx(product(), shapes={"x": (3, 4)}, check=False, runtime="vm")
     assert dict(made.inputs) == {"x": "float32[3, 4]"}
     with pytest.raises(RuntimeError):
         made.load()(np.zeros((2, 4), "float32"))
     for shapes in ({"x": (2, 5)}, {"y": (1, 4)}):
         with pytest.raises(errors.ModelError):
-            compile.for_vm(product(), shapes=shapes)
+            compile.onnx(product(), shapes=shapes, runtime="vm")
 
 
-def test_compile_onnx_refusal_has_both_reasons(tmp_path: Path) -> None:
+def test_onnx_refusal_has_both_reasons(tmp_path: Path) -> None:
     unknown = model("Frob", ["n", 4], ["n", 3])
     with pytest.raises(errors.ModelError, match=r"(?s)as a graph: .*for the Relax VM: .*Frob"):
-        compile.compile_onnx(unknown)
+        compile.onnx(unknown)
     (tmp_path / "m.onnx").write_bytes(b"damaged")
     with pytest.raises(errors.ModelError, match="not an ONNX model"):
-        compile.compile_onnx(tmp_path / "m.onnx")
+        compile.onnx(tmp_path / "m.onnx")
     with pytest.raises(ValueError, match="runtime"):
-        compile.compile_onnx(product(), runtime="other")  # type: ignore[arg-type]
+        compile.onnx(product(), runtime="other")  # type: ignore[call-overload]
 
 
-def test_for_vm_checks_the_executable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_onnx_checks_the_executable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compile.CompiledExecutable, "load", lambda self: lambda x: portcall.tensor(x @ WEIGHT + 1))
     with pytest.raises(errors.ModelError, match="onnxruntime"):
-        compile.for_vm(product())
-    compile.for_vm(product(), check=False)
+        compile.onnx(product(), runtime="vm")
+    compile.onnx(product(), check=False, runtime="vm")
 
 
 def branch() -> Any:
@@ -139,13 +139,16 @@ def chosen(machine: portcall.vm.VirtualMachine) -> list[float]:
     return [float(machine(c, x).numpy()[0]) for c in (True, False)]
 
 
-def test_for_vm_compiles_a_module_of_relax_with_control_flow(tmp_path: Path) -> None:
-    path = compile.for_vm(branch()).save(tmp_path / "branch.so")
+def test_relax_compiles_a_module_with_control_flow(tmp_path: Path) -> None:
+    made = compile.relax(branch())
+    assert isinstance(made, compile.CompiledExecutable)
+    assert made.reason
+    path = made.save(tmp_path / "branch.so")
     assert chosen(portcall.vm.create(portcall.load_module(path))) == [6, 9]
 
 
-def test_for_vm_makes_system_libraries(tmp_path: Path) -> None:
-    made = compile.for_vm(branch().with_attr("system_lib_prefix", "branch_"))
+def test_relax_makes_system_libraries(tmp_path: Path) -> None:
+    made = compile.relax(branch().with_attr("system_lib_prefix", "branch_"), runtime="vm")
     path = made.save(tmp_path / "branch.so")
     program = (  # a process of its own: system libraries stay
         "import sys, numpy as np, portcall\n"
@@ -186,7 +189,7 @@ def test_verify_takes_inputs_as_run_and_bench_do(tmp_path: Path, runtime: Litera
     model = make([helper.make_node("Add", ["x", "y"], ["z"])], {"x": (2, 3), "y": (1,)}, ["z"])
     onnx.save(model, tmp_path / "m.onnx")
     np.save(tmp_path / "x.npy", np.ones((2, 3), "float32"))
-    portcall.compile.compile_onnx(model, runtime=runtime).save(tmp_path / "m.so")
+    portcall.compile.onnx(model, runtime=runtime).save(tmp_path / "m.so")
     ends = {"verify": ("--against", tmp_path / "m.onnx"), "run": (), "bench": ("--number", 1, "--repeat", 1)}
 
     def command(name: str, x: str, y: str) -> Result:

@@ -41,7 +41,7 @@ def command(*words: object, code: int = 0) -> Any:
 def test_remote_bundle_computes_the_same_on_a_server(server: Serving, tmp_path: Path) -> None:
     model = branches()
     feeds = {"a": random(3, 12), "b": random(3, 12, seed=1)}
-    place = portcall.compile.from_onnx(model).save(tmp_path / "m.so")
+    place = portcall.compile.onnx(model, runtime="graph").save(tmp_path / "m.so")
     expected = onnxruntime_outputs(model, feeds)
     with rpc.connect(server.address, call_timeout=60) as session:
         session.upload(place)
@@ -53,7 +53,7 @@ def test_remote_bundle_computes_the_same_on_a_server(server: Serving, tmp_path: 
 
 
 def test_run_remote_runs_a_bundle(server: Serving, tmp_path: Path) -> None:
-    portcall.compile.from_onnx(branches()).save(tmp_path / "m.so")
+    portcall.compile.onnx(branches(), runtime="graph").save(tmp_path / "m.so")
     for name, seed in (("a", 0), ("b", 1)):
         np.save(tmp_path / f"{name}.npy", random(3, 12, seed=seed))
     words = ["run", tmp_path / "m.so", *(f"--input={name}=@{tmp_path / name}.npy" for name in "ab")]
@@ -108,7 +108,7 @@ def test_types_other_than_float32() -> None:
 
 
 def _run(model: Any, feeds: dict[str, Any]) -> list[Any]:
-    executor = portcall.compile.from_onnx(model).load()
+    executor = portcall.compile.onnx(model, runtime="graph").load()
     executor.run(**feeds)
     return [executor.get_output(number).numpy() for number in range(executor.get_num_outputs())]
 

@@ -30,6 +30,7 @@ from graph.models import (
     two_devices_json,
 )
 from portcall import errors, graph
+from portcall.graph._module import get_device
 
 pytestmark = pytest.mark.peers
 CPU = portcall.cpu()
@@ -614,17 +615,17 @@ def test_create_refuses_a_missing_device(lib: portcall.Module) -> None:
 
 def test_get_device_lists_devices_flat(lib: portcall.Module) -> None:
     cuda = portcall.cuda(1)
-    assert graph.get_device(lib, CPU) == ([CPU], 0, [1, 0])
-    assert graph.get_device(lib, [CPU, cuda]) == ([CPU, cuda], 0, [1, 0, 2, 1])
+    assert get_device(lib, CPU) == ([CPU], 0, [1, 0])
+    assert get_device(lib, [CPU, cuda]) == ([CPU, cuda], 0, [1, 0, 2, 1])
     for wrong in ("cpu", 1, None, [], ["cpu"], [CPU, 1], {CPU}):
         with pytest.raises(ValueError, match="a device or a list of devices"):
-            graph.get_device(lib, wrong)
+            get_device(lib, wrong)
 
 
 def test_create_refuses_devices_of_another_session(lib: portcall.Module, libraries: dict[str, Path]) -> None:
     with portcall.rpc.LocalSession() as one, portcall.rpc.LocalSession() as other:
         theirs = one.load_module(one.upload(libraries["layers"]))
-        devices, remote, flat = graph.get_device(theirs, [one.cpu(), one.device("ext_dev", 1)])
+        devices, remote, flat = get_device(theirs, [one.cpu(), one.device("ext_dev", 1)])
         assert (remote, flat) == (2, [1, 0, 12, 1])
         assert devices == [one.cpu(), one.device("ext_dev", 1)]
         for library, given, text in [
@@ -636,5 +637,5 @@ def test_create_refuses_devices_of_another_session(lib: portcall.Module, librari
             (theirs, [one.cpu(), other.cpu()], "another session"),
         ]:
             with pytest.raises(ValueError, match=text):
-                graph.get_device(library, given)
+                get_device(library, given)
         del theirs

@@ -392,7 +392,7 @@ def test_register_object_refuses_invalid_fields(
     with pytest.raises(TypeError, match=message):
         define("test.classes.Refused", annotations, Add, **more)
     with pytest.raises(KeyError):  # the key is free still
-        portcall.ir.object_class("test.classes.Refused")
+        portcall.ir.get_object_class("test.classes.Refused")
 
 
 @pytest.mark.parametrize(

@@ -32,13 +32,13 @@ def test_register_value_type_uses_a_type_of_cpp(objects: portcall.Module) -> Non
 
 
 def test_object_class_of_a_cpp_type(objects: portcall.Module) -> None:
-    named = portcall.ir.object_class("cpp.NamedAdd")
-    var, add = portcall.ir.object_class("cpp.Var"), portcall.ir.object_class("cpp.Add")
+    named = portcall.ir.get_object_class("cpp.NamedAdd")
+    var, add = portcall.ir.get_object_class("cpp.Var"), portcall.ir.get_object_class("cpp.Add")
     assert [cls.__name__ for cls in named.__mro__[:4]] == ["NamedAdd", "Add", "Expr", "Object"]
     assert list(portcall.ir.fields(named(var("x"), var("y")))) == ["lhs", "rhs", "span", "name"]
     made = add(var("x"), rhs=var("y"))
     assert made.lhs.name == "x"  # type: ignore[attr-defined]
-    assert isinstance(made, portcall.ir.object_class("cpp.Expr"))
+    assert isinstance(made, portcall.ir.get_object_class("cpp.Expr"))
     assert add.__doc__ == "The sum of two expressions."
     assert add.lhs.__doc__ == "what is added to"  # type: ignore[attr-defined]
     assert made.depth() == 1  # type: ignore[attr-defined]
@@ -54,11 +54,11 @@ def test_object_class_of_a_cpp_type(objects: portcall.Module) -> None:
 
 def test_register_object_refuses_cpp_bases_with_members(objects: portcall.Module) -> None:
     with pytest.raises(TypeError, match=r"cannot derive from 'cpp.Counter', whose objects may have members"):
-        define("test.classes.Orphan", {}, portcall.ir.object_class("cpp.Counter"))
+        define("test.classes.Orphan", {}, portcall.ir.get_object_class("cpp.Counter"))
 
 
 def test_object_class_writable_and_hidden_cpp_fields(objects: portcall.Module) -> None:
-    counter = portcall.ir.object_class("cpp.Counter")
+    counter = portcall.ir.get_object_class("cpp.Counter")
     made: Any = counter(3, up=False)
     assert (made.count, made.step, made.up, made.seen, str(made.dtype)) == (3, 0.5, False, [], "float32")
     made.count += 2
@@ -84,7 +84,7 @@ def test_object_class_without_constructor_reads_fields(objects: portcall.Module)
 
 
 def test_object_copy_on_write_in_cpp(objects: portcall.Module) -> None:
-    var, add = portcall.ir.object_class("cpp.Var"), portcall.ir.object_class("cpp.Add")
+    var, add = portcall.ir.get_object_class("cpp.Var"), portcall.ir.get_object_class("cpp.Add")
     made: Any = add(var("x"), var("y"))
     swapped = portcall.get_global_func("cpp_objects.swap")(made)
     assert (swapped.lhs.name, swapped.rhs.name) == ("y", "x")
@@ -121,8 +121,14 @@ def test_register_object_takes_over_a_cpp_type(objects: portcall.Module) -> None
 
 @pytest.mark.usefixtures("registrations_undone")
 def test_register_object_takes_a_cpp_type_over_below_its_base_only(objects: portcall.Module) -> None:
-    expr, counter = portcall.ir.object_class("cpp.Expr"), portcall.ir.object_class("cpp.Counter")
-    for base in (portcall.Object, portcall.ir.object_class("cpp.Add"), counter, portcall.ir.IntEnum, portcall.Array):
+    expr, counter = portcall.ir.get_object_class("cpp.Expr"), portcall.ir.get_object_class("cpp.Counter")
+    for base in (
+        portcall.Object,
+        portcall.ir.get_object_class("cpp.Add"),
+        counter,
+        portcall.ir.IntEnum,
+        portcall.Array,
+    ):
         with pytest.raises(TypeError, match=r"type 'cpp\.Var' derives from 'cpp\.Expr'"):
             define("cpp.Var", {}, base)
     with pytest.raises(TypeError, match=r"type 'cpp\.Expr' derives from 'ffi\.Object'"):
@@ -185,13 +191,13 @@ def test_object_of_a_python_type_is_made_and_read_in_cpp(objects: portcall.Modul
 
 def test_object_class_of_an_unknown_key_is_an_error() -> None:
     with pytest.raises(KeyError, match=r"no type has the key 'cpp.Nothing'; is the library that defines it loaded"):
-        portcall.ir.object_class("cpp.Nothing")
+        portcall.ir.get_object_class("cpp.Nothing")
 
 
 def test_an_unknown_key_is_an_error_with_near_ones(objects: portcall.Module) -> None:
     known = X
     for ask in (
-        lambda key: portcall.ir.object_class(key),
+        lambda key: portcall.ir.get_object_class(key),
         lambda key: portcall.ir.walk(known, key),
         lambda key: portcall.ir.visit(known, print, key),
         lambda key: portcall.ir.rewrite(known, print, key),

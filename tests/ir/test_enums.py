@@ -90,8 +90,8 @@ def test_enum_of_python() -> None:
 
 
 def test_enum_of_cpp(library: portcall.Module) -> None:
-    color: Any = portcall.ir.object_class("hooks.Color")
-    _check(color, portcall.ir.object_class("hooks.Level"))
+    color: Any = portcall.ir.get_object_class("hooks.Color")
+    _check(color, portcall.ir.get_object_class("hooks.Level"))
     assert library["color_of"]("red") is color.red
     assert isinstance(color.red, portcall.ir.Enum)
 

@@ -27,7 +27,7 @@ for step in sys.argv[1:]:
         assert portcall.ir.structural_equal(1, 1)
     else:
         portcall.load_module(step)
-Binary, Const = portcall.ir.object_class("lang.Binary"), portcall.ir.object_class("lang.Const")
+Binary, Const = portcall.ir.get_object_class("lang.Binary"), portcall.ir.get_object_class("lang.Const")
 assert portcall.get_global_func("lang.fold")(Binary("+", Const(1), Const(2))).value == 3
 assert portcall.ir.structural_equal(Const(1), Const(1))
 assert not [line for line in open("/proc/self/maps") if "libportcall_ir-" in line]  # a copy

@@ -254,7 +254,7 @@ def names_of(expr: Any) -> str:
 
 
 def test_sequential_mixes_python_and_cpp_passes() -> None:
-    var, add = portcall.ir.object_class("cpp.Var"), portcall.ir.object_class("cpp.Add")
+    var, add = portcall.ir.get_object_class("cpp.Var"), portcall.ir.get_object_class("cpp.Add")
 
     def marked(sign: str) -> Callable[[Any], Any]:
         return lambda expr: portcall.ir.rewrite(expr, lambda v: v.replace(name=v.name + sign), var)

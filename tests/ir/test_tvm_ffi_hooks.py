@@ -20,7 +20,7 @@ def library(libraries: dict[str, Path]) -> portcall.Module:
 
 
 def _class(name: str) -> Any:
-    return portcall.ir.object_class(f"hooks.{name}")
+    return portcall.ir.get_object_class(f"hooks.{name}")
 
 
 @portcall.register_object("test.hooks.Pair")

@@ -18,7 +18,7 @@ def library(libraries: dict[str, Path]) -> portcall.Module:
 
 
 def test_object_class_of_tvm_ffi_types() -> None:
-    shape: Any = portcall.ir.object_class("portcall_test.Shape")
+    shape: Any = portcall.ir.get_object_class("portcall_test.Shape")
     assert list(portcall.ir.fields(shape)) == ["sides", "area", "closed", "label", "extents", "inner", "extra"]
     assert shape.sides.__doc__ == "how many"
     made = shape(4, label="a label that is long enough", extents=[1, 2], extra={"a": 1})
@@ -36,7 +36,7 @@ def test_object_class_of_tvm_ffi_types() -> None:
 
 
 def test_inspect_signature_reads_the_metadata_of_tvm_ffi(library: portcall.Module) -> None:
-    shape: Any = portcall.ir.object_class("portcall_test.Shape")
+    shape: Any = portcall.ir.get_object_class("portcall_test.Shape")
     texts = [str(inspect.signature(each)).replace("'", "") for each in (library["make_point"], shape.twice, shape)]
     assert texts[0].startswith("(arg0: ")
     assert texts[1] == "(self: portcall_test.Shape, arg0: int, /) -> int"
@@ -47,8 +47,8 @@ def test_inspect_signature_reads_the_metadata_of_tvm_ffi(library: portcall.Modul
 
 
 def test_object_class_of_tvm_ffi_types_have_bases() -> None:
-    shape: Any = portcall.ir.object_class("portcall_test.Shape")
-    square: Any = portcall.ir.object_class("portcall_test.Square")
+    shape: Any = portcall.ir.get_object_class("portcall_test.Shape")
+    square: Any = portcall.ir.get_object_class("portcall_test.Square")
     made = square(4, inner=shape(3), edge=2)
     assert isinstance(made, shape)
     assert (made.edge, made.inner.sides) == (2.0, 3)

@@ -200,14 +200,14 @@ def hooks(libraries: dict[str, Path]) -> portcall.Module:
 
 
 def test_object_eq_uses_hooks_of_cpp(hooks: portcall.Module) -> None:
-    money: Any = portcall.ir.object_class("hooks.Money")
+    money: Any = portcall.ir.get_object_class("hooks.Money")
     assert Box([money(5)]) == Box([money(5).annotated("a note")]) != Box([money(6)])
     assert Version([1], money(5)) < Version([1], money(6))
     assert hash(Version([1], money(5))) == hash(Version([1], money(5).annotated("x")))
     assert copy.deepcopy(Box([money(5)])) == Box([money(5)])
     with pytest.raises(TypeError, match="copied"):
         copy.deepcopy(Box(hooks["make_handle"]()))
-    made = copy.deepcopy(portcall.ir.object_class("hooks.Range")(5, 2))
+    made = copy.deepcopy(portcall.ir.get_object_class("hooks.Range")(5, 2))
     assert (made.low, made.high) == (2, 5)
 
 

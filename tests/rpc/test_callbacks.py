@@ -23,6 +23,7 @@ import pytest
 
 import portcall
 from portcall import errors, rpc, testing
+from portcall.rpc.client._connect import connect_without
 from rpc import raw_client as raw
 from rpc.relay import Plan, Relay
 from rpc.serving import FUNCTIONS, Serving
@@ -200,7 +201,7 @@ def test_timeout_holds_across_a_callback(server: Serving) -> None:
 
 
 def test_functions_of_this_process_are_refused_by_servers_that_cannot_call_them(server: Serving) -> None:
-    with rpc.connect(server.address, _without=["callback"]) as remote:
+    with connect_without(["callback"], server.address) as remote:
         echo = remote["testing.echo"]
         with pytest.raises(TypeError, match="argument #0"):
             echo(lambda: None)
@@ -414,7 +415,7 @@ def test_callbacks_are_recorded_and_replayed(server: Serving, tmp_path: Path) ->
         apply, echo = remote["demo.apply"], remote["testing.echo"]
         return [apply(lambda v: v + 1, 1), apply(lambda v: echo(v) * 2, 5), remote["demo.many"](lambda i: i, 4)]
 
-    with rpc.connect(server.address, record=tmp_path / "session") as remote:
+    with rpc.connect(server.address, options=rpc.ConnectOptions(record=tmp_path / "session")) as remote:
         first = program(remote)
     with testing.replay(tmp_path / "session") as board, rpc.connect(board.address) as remote:
         assert program(remote) == first

@@ -21,6 +21,7 @@ import pytest
 
 import portcall
 from portcall import errors, rpc, toolchain
+from portcall.rpc.client._connect import connect_without
 from portcall.rpc.client._errors import remote_error
 from rpc.conftest import CLIENT_FUNCTIONS
 from rpc.serving import FUNCTIONS, Serving, serving
@@ -144,7 +145,7 @@ def test_remote_tensor_of_a_sent_array_stays_alive(remote: rpc.Session) -> None:
 
 
 def test_remote_object_is_passed_back(port: int) -> None:
-    with rpc.connect("127.0.0.1", port, key="k", _without=["values"]) as remote:
+    with connect_without(["values"], "127.0.0.1", port, key="k") as remote:
         items = remote["demo.array"]()
         assert isinstance(items, rpc.RemoteObject)
         assert remote["demo.length"](items) == 3
@@ -611,7 +612,7 @@ def test_connect_to_a_full_server_waits_and_says_why() -> None:
         with pytest.raises(
             errors.SessionTimeoutError, match=r"waited for: the server is full \(1 session\); .* number 1 "
         ):
-            rpc.connect(server.address, timeout=2, on_wait=said.append)
+            rpc.connect(server.address, timeout=2, options=rpc.ConnectOptions(on_wait=said.append))
         assert said[:2] == ["the connection", "the server's answer"]
         assert "the server is full" in said[-1]
         opened: list[rpc.Session] = []
@@ -622,7 +623,9 @@ def test_connect_to_a_full_server_waits_and_says_why() -> None:
                 waits.set()
 
         thread = threading.Thread(
-            target=lambda: opened.append(rpc.connect(server.address, timeout=60, on_wait=on_wait))
+            target=lambda: opened.append(
+                rpc.connect(server.address, timeout=60, options=rpc.ConnectOptions(on_wait=on_wait))
+            )
         )
         thread.start()
         assert waits.wait(30)

@@ -347,7 +347,7 @@ def test_connect_timeout_is_not_extended_by_single_bytes() -> None:
 
     said: list[str] = []
     with saying(drip, shake_hands=False) as port, pytest.raises(errors.SessionTimeoutError, match="waited for: wait"):
-        rpc.connect("127.0.0.1", port, timeout=1, on_wait=said.append)
+        rpc.connect("127.0.0.1", port, timeout=1, options=rpc.ConnectOptions(on_wait=said.append))
     assert "wait" in said
 
 
@@ -359,7 +359,7 @@ def test_connect_escapes_a_servers_notices() -> None:
 
     said: list[str] = []
     with saying(shout, shake_hands=False) as port, pytest.raises(errors.SessionTimeoutError, match="waited for: full"):
-        rpc.connect("127.0.0.1", port, timeout=1, on_wait=said.append)
+        rpc.connect("127.0.0.1", port, timeout=1, options=rpc.ConnectOptions(on_wait=said.append))
     assert said[-1] == "full"
 
 

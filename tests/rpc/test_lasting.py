@@ -55,7 +55,7 @@ def stopped(pid: int) -> Iterator[None]:
 def test_heartbeat_ends_a_call_when_nothing_passes_the_network(serving_functions: Serving) -> None:
     with Relay(serving_functions.port) as relay:
         plan = relay.next(Plan())
-        with rpc.connect("127.0.0.1", relay.port, key="k", heartbeat=3) as session:
+        with rpc.connect("127.0.0.1", relay.port, key="k", options=rpc.ConnectOptions(heartbeat=3)) as session:
             assert "alive" in session.features
             nap = session["demo.nap"]
             plan.hold_down = 0  # the request passes, and nothing after it
@@ -70,7 +70,7 @@ def test_heartbeat_ends_a_call_when_nothing_passes_the_network(serving_functions
 
 
 def test_heartbeat_ends_a_copy_to_a_server_that_stopped(serving_functions: Serving) -> None:
-    with rpc.connect(serving_functions.address, key="k", heartbeat=3) as session:
+    with rpc.connect(serving_functions.address, key="k", options=rpc.ConnectOptions(heartbeat=3)) as session:
         x = session.empty(64 << 20, "uint8")
         data = np.ones(64 << 20, "uint8")
         with stopped(session["demo.pid"]()), pytest.raises(errors.SessionBrokenError):
@@ -78,7 +78,7 @@ def test_heartbeat_ends_a_copy_to_a_server_that_stopped(serving_functions: Servi
 
 
 def test_heartbeat_waits_for_long_calls_and_what_is_posted_behind_them(serving_functions: Serving) -> None:
-    with rpc.connect(serving_functions.address, key="k", heartbeat=3) as session:
+    with rpc.connect(serving_functions.address, key="k", options=rpc.ConnectOptions(heartbeat=3)) as session:
         nap, echo, data = session["demo.nap"], session["testing.echo"], np.ones(16 << 20, "uint8")
         nap(3.5)
         with session.pipeline():
@@ -90,7 +90,7 @@ def test_heartbeat_waits_for_long_calls_and_what_is_posted_behind_them(serving_f
 
 
 def test_heartbeat_does_not_count_while_the_client_is_busy(serving_functions: Serving) -> None:
-    with rpc.connect(serving_functions.address, key="k", heartbeat=3) as session:
+    with rpc.connect(serving_functions.address, key="k", options=rpc.ConnectOptions(heartbeat=3)) as session:
         future = session["demo.nap"].future(0.1)
         with stopped_session_of(session):
             pass
@@ -114,7 +114,7 @@ def test_heartbeat_of_other_servers_is_that_of_their_machine() -> None:
         done.wait()
 
     with saying(vanish) as port:
-        session = rpc.connect("127.0.0.1", port, heartbeat=3)
+        session = rpc.connect("127.0.0.1", port, options=rpc.ConnectOptions(heartbeat=3))
         try:
             with pytest.raises(errors.SessionBrokenError):
                 session.get_function("f")
@@ -125,7 +125,7 @@ def test_heartbeat_of_other_servers_is_that_of_their_machine() -> None:
 @pytest.mark.parametrize("words", [{"heartbeat": 1}, {"heartbeat": -3}, {"reconnect": -1}, {"reconnect": float("nan")}])
 def test_connect_refuses_times_that_cannot_be(serving_functions: Serving, words: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=next(iter(words))):
-        rpc.connect(serving_functions.address, key="k", **words)  # type: ignore[arg-type]
+        rpc.connect(serving_functions.address, key="k", options=rpc.ConnectOptions(**words))  # type: ignore[arg-type]
 
 
 # ---- The client is gone ----
@@ -192,7 +192,7 @@ def lost(use: Callable[[], Any]) -> errors.SessionLostError:
 def test_reconnect_opens_another_session_and_says_what_is_lost(
     serving_functions: Serving, kernel_library: Path
 ) -> None:
-    with rpc.connect(serving_functions.address, key="k", reconnect=30) as session:
+    with rpc.connect(serving_functions.address, key="k", options=rpc.ConnectOptions(reconnect=30)) as session:
         session.upload(kernel_library)
         lib = session.load_module(kernel_library.name)
         add, pid, echo = lib["add"], session["demo.pid"], session["testing.echo"]
@@ -226,7 +226,7 @@ def test_reconnect_opens_another_session_and_says_what_is_lost(
 
 
 def test_reconnect_does_not_repeat_a_call(serving_functions: Serving, tmp_path: Path) -> None:
-    with rpc.connect(serving_functions.address, key="k", reconnect=30) as session:
+    with rpc.connect(serving_functions.address, key="k", options=rpc.ConnectOptions(reconnect=30)) as session:
         made, waiting = tmp_path / "made", tmp_path / "never"
         pid = session["demo.pid"]()
         session["demo.touch"](str(made))
@@ -244,7 +244,7 @@ def test_reconnect_does_not_repeat_a_call(serving_functions: Serving, tmp_path: 
 
 def test_reconnect_sends_no_file_again(serving_functions: Serving) -> None:
     content = np.random.default_rng(3).bytes(LARGE)
-    with rpc.connect(serving_functions.address, key="k", reconnect=30) as session:
+    with rpc.connect(serving_functions.address, key="k", options=rpc.ConnectOptions(reconnect=30)) as session:
         session.upload(content, "file")
         lose(session)
         session.upload(content, "file")
@@ -255,14 +255,14 @@ def test_reconnect_sends_no_file_again(serving_functions: Serving) -> None:
 def test_reconnect_after_the_connection_was_cut(serving_functions: Serving) -> None:
     with Relay(serving_functions.port) as relay:
         relay.next(Plan(messages_up=5))
-        with rpc.connect("127.0.0.1", relay.port, key="k", reconnect=30) as session:
+        with rpc.connect("127.0.0.1", relay.port, key="k", options=rpc.ConnectOptions(reconnect=30)) as session:
             assert session["testing.echo"](1) == 1
             assert session["testing.echo"](2) == 2  # a look-up leaves nothing behind, and is made again
             assert len(relay.names) > 1
 
 
 def test_reconnect_of_many_threads_opens_one_session(serving_functions: Serving) -> None:
-    with rpc.connect(serving_functions.address, key="k", reconnect=30) as session:
+    with rpc.connect(serving_functions.address, key="k", options=rpc.ConnectOptions(reconnect=30)) as session:
         lose(session)
         found: list[int] = []
         threads = [threading.Thread(target=lambda: found.append(session["demo.pid"]())) for _ in range(8)]
@@ -276,8 +276,8 @@ def test_reconnect_of_many_threads_opens_one_session(serving_functions: Serving)
 
 def test_reconnect_takes_callbacks_output_and_timeouts_along(serving_functions: Serving) -> None:
     lines: list[str] = []
-    words: dict[str, Any] = {"on_output": lambda line, _: lines.append(line), "call_timeout": 20, "heartbeat": 3}
-    with rpc.connect(serving_functions.address, key="k", reconnect=30, **words) as session:
+    options = rpc.ConnectOptions(on_output=lambda line, _: lines.append(line), heartbeat=3, reconnect=30)
+    with rpc.connect(serving_functions.address, key="k", call_timeout=20, options=options) as session:
         features = session.features
         lose(session)
         assert session["demo.call"](lambda v: v + 1, 41) == 42
@@ -303,7 +303,9 @@ def test_reconnect_with_a_token_over_each_transport(transport: str, tmp_path: Pa
         words, tls = ("--tls-cert", tmp_path / "server.pem"), rpc.TLSOptions(ca=str(tmp_path / "ca.pem"))
     with (
         serving(*words, PORTCALL_TOKEN=token) as server,
-        rpc.connect(server.address, token=token, tls=tls, reconnect=30, heartbeat=3) as session,
+        rpc.connect(
+            server.address, token=token, tls=tls, options=rpc.ConnectOptions(reconnect=30, heartbeat=3)
+        ) as session,
     ):
         lose(session)
         assert session["demo.scale"](2, 3) == 6
@@ -312,7 +314,7 @@ def test_reconnect_with_a_token_over_each_transport(transport: str, tmp_path: Pa
 def test_reconnect_gives_up_for_good(tmp_path: Path) -> None:
     waits: list[str] = []
     with serving() as server:
-        session = rpc.connect(server.address, reconnect=0.5, on_wait=waits.append)
+        session = rpc.connect(server.address, options=rpc.ConnectOptions(reconnect=0.5, on_wait=waits.append))
         scale = session["demo.scale"]
         server.stop()
     with pytest.raises(errors.SessionBrokenError):
@@ -329,4 +331,6 @@ def test_reconnect_gives_up_for_good(tmp_path: Path) -> None:
 
 def test_reconnect_and_a_recording_exclude_each_other(serving_functions: Serving, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="record="):
-        rpc.connect(serving_functions.address, key="k", reconnect=1, record=tmp_path / "session.rec")
+        rpc.connect(
+            serving_functions.address, key="k", options=rpc.ConnectOptions(reconnect=1, record=tmp_path / "session.rec")
+        )

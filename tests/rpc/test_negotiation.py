@@ -104,7 +104,7 @@ def test_negotiation_goes_through_a_tvm_proxy(server: Serving) -> None:
 
 
 def test_negotiation_of_two_portcall_peers_has_all_features(server: Serving, remote: rpc.Session) -> None:
-    with rpc.connect(server.address, on_output=lambda *_: None, heartbeat=60) as asking:
+    with rpc.connect(server.address, options=rpc.ConnectOptions(on_output=lambda *_: None, heartbeat=60)) as asking:
         assert asking.features == set(_handshake.FEATURES)
     assert remote.features == asking.features - {"alive", "output"}
 

@@ -69,7 +69,7 @@ class Printed(list[tuple[str, str]]):
 
 def test_on_output_gets_lines_in_order_with_the_calls(server: Serving) -> None:
     printed = Printed()
-    with rpc.connect(server.address, on_output=printed) as remote:
+    with rpc.connect(server.address, options=rpc.ConnectOptions(on_output=printed)) as remote:
         assert "output" in remote.features
         for i in range(50):
             remote["demo.say"](f"line {i}")
@@ -83,13 +83,13 @@ def test_on_output_gets_lines_in_order_with_the_calls(server: Serving) -> None:
 
 def test_on_output_gets_a_line_while_its_call_runs(server: Serving, tmp_path: Path) -> None:
     go = tmp_path / "go"
-    with rpc.connect(server.address, on_output=lambda line, stream: go.touch()) as remote:
+    with rpc.connect(server.address, options=rpc.ConnectOptions(on_output=lambda line, stream: go.touch())) as remote:
         remote["demo.say_and_wait"](str(go))  # returns when on_output has made the file
 
 
 def test_on_output_gets_a_line_that_comes_in_parts_whole(server: Serving) -> None:
     printed = Printed()
-    with rpc.connect(server.address, on_output=printed) as remote:
+    with rpc.connect(server.address, options=rpc.ConnectOptions(on_output=printed)) as remote:
         remote["demo.part"]("one ")
         remote["demo.part"]("line\nand the ")
         assert printed == [("one line", "stdout")]
@@ -99,7 +99,7 @@ def test_on_output_gets_a_line_that_comes_in_parts_whole(server: Serving) -> Non
 
 def test_on_output_gets_no_escapes(server: Serving) -> None:
     printed = Printed()
-    with rpc.connect(server.address, on_output=printed) as remote:
+    with rpc.connect(server.address, options=rpc.ConnectOptions(on_output=printed)) as remote:
         remote["demo.say"]("\x1b[31mred\x1b[0m \x07")
     assert printed == [("red ", "stdout")]
 
@@ -113,7 +113,7 @@ def test_connect_without_on_output_leaves_output_to_the_log(server: Serving) -> 
 
 def test_on_output_keeps_the_order_of_a_flood_and_says_what_is_missing(server: Serving) -> None:
     printed = Printed()
-    with rpc.connect(server.address, on_output=printed) as remote:
+    with rpc.connect(server.address, options=rpc.ConnectOptions(on_output=printed)) as remote:
         remote["demo.flood"](30_000)
         remote["demo.say"]("end")
     assert printed.pop() == ("end", "stdout")
@@ -147,7 +147,7 @@ def test_server_drops_output_of_a_client_that_does_not_read(server: Serving, tmp
 
 
 def test_session_may_close_its_streams(server: Serving) -> None:
-    with rpc.connect(server.address, on_output=Printed()) as remote:
+    with rpc.connect(server.address, options=rpc.ConnectOptions(on_output=Printed())) as remote:
         remote["demo.close_streams"]()
         assert remote["demo.scale"](3, 4) == 12
 
@@ -156,7 +156,7 @@ def test_on_output_may_raise(server: Serving, capsys: pytest.CaptureFixture[str]
     def refuse(line: str, stream: str) -> None:
         raise ValueError(f"cannot print {line}")
 
-    with rpc.connect(server.address, on_output=refuse) as remote:
+    with rpc.connect(server.address, options=rpc.ConnectOptions(on_output=refuse)) as remote:
         remote["demo.say"]("this")
         assert remote["demo.scale"](3, 4) == 12
     assert "cannot print this" in capsys.readouterr().err

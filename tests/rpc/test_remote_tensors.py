@@ -55,7 +55,7 @@ def test_remote_tensor_round_trip_of_every_type_and_layout(remote: rpc.Session, 
         fetched = tensor.numpy()
         assert fetched.dtype == array.dtype
         np.testing.assert_array_equal(fetched, array)
-        np.testing.assert_array_equal(remote["testing.echo"](portcall.In(array)).numpy(), array)
+        np.testing.assert_array_equal(remote["testing.echo"](portcall.ReadOnly(array)).numpy(), array)
 
 
 @settings(max_examples=50)
@@ -273,7 +273,7 @@ def test_remote_call_in_arrays_are_only_sent(remote: rpc.Session) -> None:
     frozen.flags.writeable = False
     fill = remote["demo.fill"]
     before = remote.stats()["bytes_received"]
-    for argument in (portcall.In(array), frozen, portcall.In(frozen)):
+    for argument in (portcall.ReadOnly(array), frozen, portcall.ReadOnly(frozen)):
         fill(argument, 5.0)
     assert not array.any()
     assert not frozen.any()
@@ -284,7 +284,7 @@ def test_remote_call_array_given_twice_is_one_remote_array(remote: rpc.Session) 
     array = np.zeros(3, "float32")
     remote["demo.twice"](array, array)
     np.testing.assert_array_equal(array, [2, 2, 2])
-    remote["demo.twice"](portcall.In(array), array)
+    remote["demo.twice"](portcall.ReadOnly(array), array)
     np.testing.assert_array_equal(array, [4, 4, 4])
 
 

@@ -50,7 +50,7 @@ def program(remote: rpc.Session) -> list[object]:
 
 def test_replay_gives_what_the_recorded_session_gave(server: Serving, tmp_path: Path) -> None:
     path = tmp_path / "session.rec"
-    with rpc.connect(server.address, key="k", record=path) as remote:
+    with rpc.connect(server.address, key="k", options=rpc.ConnectOptions(record=path)) as remote:
         expected = program(remote)
     with testing.replay(path) as board:
         for _ in range(2):
@@ -61,10 +61,14 @@ def test_replay_gives_what_the_recorded_session_gave(server: Serving, tmp_path: 
 def test_replay_gives_output_too(server: Serving, tmp_path: Path) -> None:
     path = tmp_path / "session.rec"
     printed: list[str] = []
-    with rpc.connect(server.address, key="k", record=path, on_output=lambda line, _: printed.append(line)) as remote:
+    with rpc.connect(
+        server.address, key="k", options=rpc.ConnectOptions(record=path, on_output=lambda line, _: printed.append(line))
+    ) as remote:
         remote["demo.say"]("hello")
     with testing.replay(path) as board:
-        with rpc.connect(board.address, on_output=lambda line, _: printed.append(line)) as remote:
+        with rpc.connect(
+            board.address, options=rpc.ConnectOptions(on_output=lambda line, _: printed.append(line))
+        ) as remote:
             remote["demo.say"]("hello")
         assert printed == ["hello", "hello"]
         with rpc.connect(board.address) as remote:
@@ -74,7 +78,7 @@ def test_replay_gives_output_too(server: Serving, tmp_path: Path) -> None:
 
 def test_replay_refuses_what_was_not_recorded(server: Serving, tmp_path: Path) -> None:
     path = tmp_path / "session.rec"
-    with rpc.connect(server.address, key="k", record=path) as remote:
+    with rpc.connect(server.address, key="k", options=rpc.ConnectOptions(record=path)) as remote:
         remote["demo.scale"](3, 4)
     with testing.replay(path) as board, rpc.connect(board.address) as remote:
         scale = remote["demo.scale"]
@@ -88,7 +92,7 @@ def test_replay_refuses_what_was_not_recorded(server: Serving, tmp_path: Path) -
 @pytest.mark.parametrize("damage", ["other", "cut", "empty"])
 def test_replay_refuses_files_that_are_no_recordings(server: Serving, tmp_path: Path, damage: str) -> None:
     path = tmp_path / "session.rec"
-    with rpc.connect(server.address, key="k", record=path) as remote:
+    with rpc.connect(server.address, key="k", options=rpc.ConnectOptions(record=path)) as remote:
         remote["demo.scale"](3, 4)
     whole = path.read_bytes()
     path.write_bytes({"other": b"x" + whole, "cut": whole[:-5], "empty": b""}[damage])
@@ -112,5 +116,5 @@ def test_recording_moves_large_frames_both_ways_at_once(tmp_path: Path) -> None:
 
 def test_connect_refuses_a_recording_that_cannot_be_written(server: Serving, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        rpc.connect(server.address, key="k", record=tmp_path / "missing" / "file")
+        rpc.connect(server.address, key="k", options=rpc.ConnectOptions(record=tmp_path / "missing" / "file"))
     assert portcall.get_global_func("testing.echo")(1) == 1

@@ -110,7 +110,8 @@ def test_token_proof_is_needed_to_enter_the_queue() -> None:
         for stranger in strangers:
             stranger.send(hello("", " -portcall=1 -nonce=abc"))
             assert "-auth=token" in stranger.read_reply()
-        waiting = pool.submit(rpc.connect, server.address, token=TOKEN, timeout=60, on_wait=said.put)
+        options = rpc.ConnectOptions(on_wait=said.put)
+        waiting = pool.submit(rpc.connect, server.address, token=TOKEN, timeout=60, options=options)
         while "in its queue" not in (text := said.get(timeout=60)):
             pass
         assert "number 1 in its queue" in text

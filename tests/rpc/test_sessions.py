@@ -351,7 +351,7 @@ def test_connect_over_transport_with_too_many_bytes_breaks_the_session() -> None
 
 
 def test_session_is_a_module(serving_functions: Serving) -> None:
-    with rpc.connect(serving_functions.address, key="k", name="the board") as session:
+    with rpc.connect(serving_functions.address, key="k", options=rpc.ConnectOptions(name="the board")) as session:
         assert isinstance(session.module, portcall.Module)
         assert session.module.type_key == "rpc"
         assert session.module["testing.echo"](3) == 3

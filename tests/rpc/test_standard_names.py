@@ -13,6 +13,7 @@ import pytest
 
 import portcall
 from portcall import errors, rpc
+from portcall.rpc.client._connect import connect_without
 from portcall.rpc.server._session import register_standard_names
 from rpc.serving import Serving
 
@@ -20,7 +21,7 @@ from rpc.serving import Serving
 @pytest.fixture(scope="module")
 def remote(serving_functions: Serving) -> Iterator[rpc.Session]:
     """A session as a client of TVM has it: containers stay on the server."""
-    with rpc.connect(serving_functions.address, key="k", _without=["values"]) as session:
+    with connect_without(["values"], serving_functions.address, key="k") as session:
         yield session
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import portcall
 from portcall import inspect, vm
+from portcall.vm._executable import KIND
 
 NUMBERS = (0, 1, -1, 2, 7, 1 << 20, 1 << 31, 1 << 54, (1 << 54) + 1, 1 << 62, -(1 << 63))
 MOST_CALLS = 3000  # a function that calls itself twice would not end
@@ -44,7 +45,7 @@ def damaged(payload: bytes, chance: random.Random) -> bytes:
 def run(payload: bytes, kernels: portcall.Module, arguments: list[Any]) -> str:
     """Return how far it came."""
     try:
-        executable = portcall.get_global_func(f"ffi.Module.load_from_bytes.{vm.KIND}")(payload)
+        executable = portcall.get_global_func(f"ffi.Module.load_from_bytes.{KIND}")(payload)
     except portcall.errors.PortcallError:
         return "refused"
     executable.import_module(kernels)
@@ -79,7 +80,7 @@ def main() -> None:
         portcall.register_func(name, lambda *_: None)
     for model in sys.argv[4:]:
         path = folder / f"{model}-bytecode.so"
-        payload = inspect.embedded_payload(path, (vm.KIND,))
+        payload = inspect.embedded_payload(path, (KIND,))
         assert payload is not None
         (kernels,) = portcall.load_module(path).imported_modules
         _, calls, _ = pickle.loads((folder / f"{model}.pickle").read_bytes())

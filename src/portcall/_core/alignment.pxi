@@ -30,7 +30,7 @@ cdef int set_tensor(Frame* frame, int i, Tensor tensor, bint only_read) except -
     if frame.flags & kPortcallFunctionLibrary:
         if not only_read and core.tensor_get_flags(tensor.handle) & DLPACK_FLAG_BITMASK_READ_ONLY:
             raise argument_error(frame, i, "a writable tensor, because compiled code may write to it", "a read-only one",
-                                 "pass portcall.In(a) if it is only read, or a copy")
+                                 "pass portcall.ReadOnly(a) if it is only read, or a copy")
         fits = fits_compiled_code(dl)
     if fits:
         return borrow(frame, i, tensor)
@@ -46,7 +46,7 @@ cdef int set_made_tensor(Frame* frame, int i, Tensor tensor, bint only_read) exc
 cdef int own_tensor(Frame* frame, int i, void* handle) except -1:
     """The same for a tensor that no object of Python refers to yet: none is made for one that fits."""
     if not frame.flags & kPortcallFunctionLibrary or (
-            fits_compiled_code(<const DLTensor*>(<char*>handle + 24))
+            fits_compiled_code(<const DLTensor*>(<char*>handle + sizeof(TVMFFIObject)))
             and not core.tensor_get_flags(handle) & DLPACK_FLAG_BITMASK_READ_ONLY):
         return own(frame, i, handle)
     return set_made_tensor(frame, i, <Tensor>wrap(classes[kTVMFFITensor], handle), False)
@@ -226,7 +226,7 @@ cdef Tensor spare_tensor(Tensor like):
         return <Tensor>wrap(classes[kTVMFFITensor], handle)
     block = take_block(like.nbytes)
     description = dl[0]
-    description.data = (<const DLTensor*>(<char*>block.tensor + 24)).data
+    description.data = (<const DLTensor*>(<char*>block.tensor + sizeof(TVMFFIObject))).data
     description.byte_offset = 0
     description.strides = NULL
     if core.tensor_from_memory(&description, 0, <void*>block, return_block, &handle) != 0:

@@ -184,10 +184,10 @@ cdef int set_other(Frame* frame, int i, arg) except -1:
         return set_exchanged(frame, i, arg, exchange)
     if isinstance(arg, Object):
         return borrow(frame, i, <Object>arg)
-    if isinstance(arg, In):
-        value = as_tensor(frame, i, (<In>arg).value)
+    if isinstance(arg, ReadOnly):
+        value = as_tensor(frame, i, (<ReadOnly>arg).value)
         if value is None:
-            raise argument_error(frame, i, "an array inside portcall.In", type((<In>arg).value).__name__)
+            raise argument_error(frame, i, "an array inside portcall.ReadOnly", type((<ReadOnly>arg).value).__name__)
         if not frame.flags & kPortcallFunctionLibrary:  # there is no argument's type to say so; the tensor does
             value = read_only_view(<Tensor>value)
         return set_made_tensor(frame, i, value, True)

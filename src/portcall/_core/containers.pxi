@@ -174,7 +174,7 @@ cdef class Cells:
 
 def array_items(Object array not None):
     """The elements of an Array or List, as they are now: making objects of Python may run anything."""
-    cdef TVMFFISeqCell* cell = <TVMFFISeqCell*>(<char*>made(array) + 24)
+    cdef TVMFFISeqCell* cell = <TVMFFISeqCell*>(<char*>made(array) + sizeof(TVMFFIObject))
     cdef void* copy
     if (<TVMFFIObject*>array.handle).type_index != kTVMFFIList:
         return [borrowed_value(&(<TVMFFIAny*>cell.data)[k]) for k in range(cell.size)]
@@ -184,11 +184,11 @@ def array_items(Object array not None):
 
 
 def array_size(Object array not None):
-    return (<TVMFFISeqCell*>(<char*>made(array) + 24)).size
+    return (<TVMFFISeqCell*>(<char*>made(array) + sizeof(TVMFFIObject))).size
 
 
 def array_item(Object array not None, int64_t index):
-    cdef TVMFFISeqCell* cell = <TVMFFISeqCell*>(<char*>made(array) + 24)
+    cdef TVMFFISeqCell* cell = <TVMFFISeqCell*>(<char*>made(array) + sizeof(TVMFFIObject))
     if index < 0 or index >= cell.size:
         raise IndexError(f"index {index} is out of range for {cell.size} items")
     return borrowed_value(&(<TVMFFIAny*>cell.data)[index])
@@ -237,7 +237,7 @@ def map_keys(Object map_ not None):
 def has_keys(Object map_ not None, Object keys not None, int64_t at):
     """Whether there are as many keys as before, and still the one at a place; at the end, whether they are the same."""
     cdef void* handle = made(map_)
-    cdef const TVMFFISeqCell* cell = <TVMFFISeqCell*>(<char*>made(keys) + 24)
+    cdef const TVMFFISeqCell* cell = <TVMFFISeqCell*>(<char*>made(keys) + sizeof(TVMFFIObject))
     cdef const TVMFFIAny* before = <const TVMFFIAny*>cell.data
     cdef const TVMFFIAny* pair = NULL
     if core.map_size(handle) != cell.size:

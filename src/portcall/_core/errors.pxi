@@ -20,7 +20,7 @@ def registered_error_class(str kind):
 
 
 cdef TVMFFIErrorCell* error_cell(void* handle):
-    return <TVMFFIErrorCell*>(<char*>handle + 24)
+    return <TVMFFIErrorCell*>(<char*>handle + sizeof(TVMFFIObject))
 
 
 cdef bint is_our_opaque(TVMFFIObject* obj):
@@ -29,7 +29,7 @@ cdef bint is_our_opaque(TVMFFIObject* obj):
 
 cdef PyObject* opaque_value_or_null(TVMFFIObject* obj):
     """The Python object inside, if this binding made the wrapper: the pointer after the header, then our release."""
-    cdef void** body = <void**>(<char*>obj + 24)
+    cdef void** body = <void**>(<char*>obj + sizeof(TVMFFIObject))
     return <PyObject*>body[0] if body[1] == <void*>release_python else NULL
 
 

@@ -179,7 +179,7 @@ cdef int call_with_loans(PyObject* callable_, PyObject** items, const TVMFFIAny*
 
 cdef int end_loan(Tensor tensor) except -1:
     """A tensor that was lent for one call: code that still holds it gets an error, not a dangling pointer."""
-    (<DLTensor*>(<char*>tensor.handle + 24)).data = NULL
+    (<DLTensor*>(<char*>tensor.handle + sizeof(TVMFFIObject))).data = NULL
     return 0
 
 

@@ -38,7 +38,7 @@ cdef object take_object(TVMFFIObject* obj, int32_t kind):
 
 
 cdef object object_content(TVMFFIObject* obj, int32_t kind):
-    cdef void* body = <char*>obj + 24
+    cdef void* body = <char*>obj + sizeof(TVMFFIObject)
     cdef TVMFFIByteArray* text = <TVMFFIByteArray*>body
     cdef TVMFFIShapeCell* shape = <TVMFFIShapeCell*>body
     cdef TVMFFIAny cell

@@ -7,7 +7,7 @@ cdef class Tensor(Object):
     cdef const DLTensor* dl(self) except NULL:
         if self.handle == NULL:
             raise ValueError("the tensor is not initialised: use portcall.empty or portcall.tensor")
-        cdef const DLTensor* dl = <const DLTensor*>(<char*>self.handle + 24)
+        cdef const DLTensor* dl = <const DLTensor*>(<char*>self.handle + sizeof(TVMFFIObject))
         if dl.data == NULL and num_elements(dl) > 0:
             raise ValueError(
                 "this tensor was lent to a function for one call, which has ended; copy it inside the function to keep it")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Values that are not objects: DataType, Device; and In, which marks an argument that is only read.
+# Values that are not objects: DataType, Device; and ReadOnly, which marks an argument that is only read.
 
 cdef class DataType:
     """Base of portcall.DataType: an element type of tensors."""
@@ -85,8 +85,8 @@ cdef class Device:
         return type(self), (self.value.device_type, self.value.device_id)
 
 
-cdef class In:
-    """Marks an array argument of a call as only read: ``lib["sum"](portcall.In(a), out)``.
+cdef class ReadOnly:
+    """Marks an array argument of a call as only read: ``lib["sum"](portcall.ReadOnly(a), out)``.
 
     Compiled code does not declare which arguments it writes to. So read-only arrays are refused, and a copy that had to
     be made is copied back, unless the argument is marked.

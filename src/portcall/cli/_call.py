@@ -199,8 +199,7 @@ def entry_of(path: str) -> str | None:
     from portcall import vm
 
     info = vm.read_embedded(path) if is_library(path) else None
-    names = list(info.signatures) if info else []
-    return names[0] if len(names) == 1 else vm.ENTRY if names else None
+    return info.entry if info and info.signatures else None
 
 
 def is_library(path: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import ipaddress
+import os
 import re
 import socket
 import sys
@@ -146,7 +147,6 @@ def make_options(given: dict[str, Any]) -> FarmOptions:
 
 def facts_of(options: FarmOptions, address: Any, token: str) -> dict[str, object]:
     """Return what a program wants to know of a farm that is ready; ``token`` was made now, or is empty."""
-    from portcall import rpc
 
     tls = bool(options.tls_certificate)
     if options.names:
@@ -158,7 +158,8 @@ def facts_of(options: FarmOptions, address: Any, token: str) -> dict[str, object
     else:
         places = [reachable(address.host, address.port)]
     return {
-        **rpc.ready_facts(address),
+        **address.to_dict(),
+        "pid": os.getpid(),
         "urls": [f"http{'s' if tls else ''}://{place}" for place in places],
         "store": options.shown_store,
         "tls": tls,

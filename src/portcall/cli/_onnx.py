@@ -84,7 +84,7 @@ def compiled(path: str, shapes: dict[str, Any], constants: dict[str, Any], targe
     from portcall import compile
 
     with steps(path) as step:
-        return str(compile.cached(path, target, shapes=shapes, constants=constants, runtime="auto", progress=step))
+        return str(compile.onnx(path, target, shapes=shapes, constants=constants, cache=True, progress=step))
 
 
 @contextlib.contextmanager

@@ -89,14 +89,14 @@ def open_session(
     with StatusLine() as status, near_names(address, list(remotes)):
         session = rpc.connect(
             remote.address,
-            name=address if address in remotes else "",
             key=given["key"] or remote.key,
             timeout=given["connect_timeout"],
             token=token,
             tls=tls,
             call_timeout=call_timeout or 0,
-            on_wait=status.wait_for,
-            on_output=status.print_output,
+            options=rpc.ConnectOptions(
+                name=address if address in remotes else "", on_wait=status.wait_for, on_output=status.print_output
+            ),
         )
         with session:
             status.watch(session)

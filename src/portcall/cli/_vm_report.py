@@ -75,10 +75,9 @@ def open_executable(path: str, library: LibraryReport | None) -> ExecutableRepor
     """
     from portcall import get_global_func, vm
 
-    if library is None or not any(module.kind == vm.KIND for module in library.modules):
+    info = None if library is None else vm.read_embedded(path)
+    if library is None or info is None:
         return None
-    info = vm.read_embedded(path)
-    assert info is not None, "the library has a module of that kind"
     kernels = tuple(name for name in info.calls if name in library.functions)
     others = tuple(name for name in info.calls if name not in library.functions)
     known = [name for name in others if get_global_func(name, allow_missing=True) is not None]

@@ -116,7 +116,7 @@ def compile_model(path: str, output: str, target: str, options: dict[str, Any], 
     toolchain.check_output(output)  # before any long work
     with steps(path) as step:
         try:
-            made = compile.compile_onnx(path, target, progress=step, **options)
+            made = compile.onnx(path, target, progress=step, **options)
         except WrongResultsError as error:
             wrong: Any = error.made
             kept = wrong.save(Path(output).with_suffix(".wrong.so"))

@@ -129,7 +129,7 @@ def command(ctx: click.Context, /, json_to: str | None, ready_file: str | None, 
     options, invitation = (make_options(given, joins), "") if joins else with_token(make_options(given))
 
     def print_ready_line(address: Any) -> None:
-        facts = rpc.ready_facts(address)
+        facts = {**address.to_dict(), "pid": os.getpid()}
         print_ready(facts, json_to, ready_file)
         if invitation and options.log == "text":
             click.echo(invitation.format(address=reachable(options.host, facts["port"])), err=True)
@@ -137,7 +137,7 @@ def command(ctx: click.Context, /, json_to: str | None, ready_file: str | None, 
     try:
         with removing(ready_file):
             ended_by = serve_place(given, options, print_ready_line) if joins else rpc.serve(options, print_ready_line)
-    except rpc.StartError as error:
+    except errors.StartError as error:
         raise CommandError(
             without_our_frames(str(error)), "", "correct the file, or leave out --import or --load-library"
         ) from error

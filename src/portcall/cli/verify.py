@@ -53,7 +53,7 @@ def command(
         if vm.read_embedded(bundle) is not None:
             machine = vm.create(made)
             arrays = read_inputs(inputs, of_executable(machine), seed)
-            found = compile.verify_executable(machine, against, arrays, tolerance=tolerance, seed=seed)
+            found = compile.verify(machine, against, arrays, tolerance=tolerance, seed=seed)
         else:
             executor = graph.GraphModule(made[graph.read_bundle(bundle).name](portcall.cpu()))
             shapes, types = executor.get_input_info()

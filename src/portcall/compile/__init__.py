@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compile a model: ONNX in, one file out, which portcall runs anywhere, without what compiled it::
 
-    portcall.compile.from_onnx("resnet50.onnx").save("resnet50.so")
+    portcall.compile.onnx("resnet50.onnx").save("resnet50.so")
 
 It needs the extra ``portcall[compile]``; what it makes needs portcall only. Names load on first use: the compiler is
 large.
@@ -12,41 +12,42 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from portcall._renamed import no_attribute as _no_attribute
 from portcall.extras import needed
 
 if TYPE_CHECKING:
-    from portcall.compile._cache import cached as cached
+    from portcall.compile._api import Runtime as Runtime
+    from portcall.compile._api import onnx as onnx
+    from portcall.compile._api import relax as relax
+    from portcall.compile._api import verify as verify
     from portcall.compile._compile import CompiledModel as CompiledModel
     from portcall.compile._compile import Winograd as Winograd
-    from portcall.compile._compile import from_onnx as from_onnx
-    from portcall.compile._relax import from_relax as from_relax
     from portcall.compile._verify import Verification as Verification
-    from portcall.compile._verify import verify as verify
     from portcall.compile._vm import CompiledExecutable as CompiledExecutable
-    from portcall.compile._vm import Runtime as Runtime
-    from portcall.compile._vm import compile_onnx as compile_onnx
-    from portcall.compile._vm import for_vm as for_vm
-    from portcall.compile._vm import verify_executable as verify_executable
 
 _NAMES = {
-    "CompiledModel": "portcall.compile._compile",
-    "Winograd": "portcall.compile._compile",
-    "cached": "portcall.compile._cache",
-    "from_onnx": "portcall.compile._compile",
-    "from_relax": "portcall.compile._relax",
-    "Verification": "portcall.compile._verify",
-    "verify": "portcall.compile._verify",
     "CompiledExecutable": "portcall.compile._vm",
-    "Runtime": "portcall.compile._vm",
-    "compile_onnx": "portcall.compile._vm",
-    "for_vm": "portcall.compile._vm",
-    "verify_executable": "portcall.compile._vm",
+    "CompiledModel": "portcall.compile._compile",
+    "Runtime": "portcall.compile._api",
+    "Verification": "portcall.compile._verify",
+    "Winograd": "portcall.compile._compile",
+    "onnx": "portcall.compile._api",
+    "relax": "portcall.compile._api",
+    "verify": "portcall.compile._api",
+}
+# Names that this package had, and what to write instead.
+_INSTEAD = {
+    **dict.fromkeys(("from_onnx", "compile_onnx"), "it is portcall.compile.onnx(model)"),
+    "from_relax": "it is portcall.compile.relax(module)",
+    "for_vm": "it is portcall.compile.onnx(model, runtime='vm') and portcall.compile.relax(module, runtime='vm')",
+    "verify_executable": "it is portcall.compile.verify(machine, model)",
+    "cached": "it is portcall.compile.onnx(path, cache=True)",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name not in _NAMES:
-        raise AttributeError(f"module 'portcall.compile' has no attribute {name!r}", name=name)
+        raise _no_attribute(__name__, name, _INSTEAD)
     with needed("compile", "compiling models"):
         return getattr(importlib.import_module(_NAMES[name]), name)
 

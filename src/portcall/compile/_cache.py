@@ -7,14 +7,13 @@ Nothing is ever removed from there but by hand.
 
 from __future__ import annotations
 
-import importlib
 import importlib.metadata
 import json
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx
@@ -25,43 +24,28 @@ from portcall._folders import cache_folder, remove_abandoned
 from portcall.compile._model import digest_of_files, external_files
 from portcall.toolchain import WASM
 
-if TYPE_CHECKING:
-    from portcall.compile._compile import Progress
-    from portcall.compile._vm import Runtime
-
 _PACKAGES = ("apache-tvm", "onnx")
 
 
-def cached(
-    model: str | os.PathLike[str],
-    target: str = "native",
-    *,
-    shapes: Mapping[str, Sequence[int]] | None = None,
-    constants: Mapping[str, Any] | None = None,
-    threads: int = 1,
-    runtime: Runtime = "graph",
-    progress: Progress | None = None,
-) -> Path:
-    """Return the bundle of an ONNX file, compiled unless it is in the cache.
+def find_or_make(model: Any, options: Mapping[str, Any], make: Callable[[], Any]) -> Path:
+    """Return the file of an ONNX file in the cache, which ``make`` compiles unless it is there.
 
-    Parameters and errors: as for ``compile_onnx``, which makes a library for the Relax VM where ``runtime`` allows it;
-    and PermissionError where others can write to the cache.
+    Parameters:
+        options: all that the result depends on, beside the model.
+
+    Raises:
+        TypeError: the model is not a path.
+        PermissionError: others can write to the cache.
     """
-    extents = {name: list(shape) for name, shape in sorted((shapes or {}).items())}
-    values = {name: str(np.asarray(array).tolist()) for name, array in sorted((constants or {}).items())}
-    options: dict[str, Any] = {
-        "shapes": extents,
-        "constants": values,
-        "threads": threads,
-        "runtime": runtime,
-        "target": target,
-    }
-    suffix = "wasm" if target == WASM else "so"
-    place = cache_folder("models") / f"{Path(model).stem}-{_key(model, options)[:24]}.{suffix}"
+    if not isinstance(model, (str, os.PathLike)):
+        raise TypeError(f"cache=True takes the path of a model, not {type(model).__name__}")
+    shapes = {name: list(shape) for name, shape in sorted((options["shapes"] or {}).items())}
+    constants = {name: str(np.asarray(array).tolist()) for name, array in sorted((options["constants"] or {}).items())}
+    suffix = "wasm" if options["target"] == WASM else "so"
+    key = _key(model, {**options, "shapes": shapes, "constants": constants})
+    place = cache_folder("models") / f"{Path(model).stem}-{key[:24]}.{suffix}"
     if not place.is_file():
-        compiler = importlib.import_module("portcall.compile._vm")  # loaded where it is needed: it is large
-        given = {"shapes": shapes, "constants": constants, "threads": threads}
-        made = compiler.compile_onnx(model, target, runtime=runtime, progress=progress, **given)
+        made = make()
         remove_abandoned(".", place.parent)  # files of other models that a killed process was writing
         made.save(place)
     return place

@@ -120,7 +120,7 @@ class Steps:
             self.progress(name, self.seconds[name])
 
 
-def from_onnx(
+def compile_graph(
     model: Any,
     target: str = "native",
     *,
@@ -131,28 +131,7 @@ def from_onnx(
     check: bool = True,
     progress: Progress | None = None,
 ) -> CompiledModel:
-    """Compile an ONNX model.
-
-    Parameters:
-        model: a path, the bytes of a file, or an ``onnx.ModelProto``.
-        target: ``native``, or a triple such as ``aarch64-linux-gnu``, with or without ``:CPU`` after it.
-        shapes: for inputs whose dimensions are not fixed.
-        constants: values of inputs that are fixed, such as axes and the shape of a result, by name. They are then no
-            inputs any more.
-        threads: 1 for kernels of one thread; more for kernels that share their work among the runtime's threads,
-            however many these are.
-        winograd: for 3x3 convolutions: ``auto`` where it is estimated to be faster; it rounds more (1e-5), and weights
-            take up to four times as much memory.
-        check: run the model once on random inputs, here, and refuse it if onnxruntime says something else; left out
-            where that is not installed, or cannot run the model, and for other machines.
-        progress: is called with the name of each step, and -1, when it begins; and with the seconds when it is over.
-
-    Raises:
-        ModelError: the model is damaged, or has operators or shapes that cannot be compiled; ``problems`` lists them;
-            or the check failed.
-        ValueError: an unknown target, or unknown options.
-        OSError: the file cannot be read.
-    """
+    """Compile an ONNX model to a graph; parameters and errors are those of ``portcall.compile.onnx``."""
     check_options(winograd, threads)
     machine = find_target(target)
     steps = Steps(progress)
@@ -180,7 +159,7 @@ def from_onnx(
     if not check:
         return compiled
     with steps.step("check"):
-        return _verify.check(compiled, machine, lambda made: _verify.verify(
+        return _verify.check(compiled, machine, lambda made: _verify.verify_graph(
             made.load(), given, tolerance=_verify.checked(given)))  # fmt: skip
 
 

@@ -12,45 +12,28 @@ import tvm
 from tvm import relax, tirx
 
 import portcall
+from portcall.compile import _vm
 from portcall.compile._compile import CompiledModel, Progress, Steps, Winograd, check_options, compile_module
 from portcall.compile._program import is_constant
 from portcall.compile._target import find_target
+from portcall.compile._vm import CompiledExecutable
 from portcall.errors import ModelError
 
 
-def from_relax(
+def compile_graph(
     module: Any,
-    target: str = "native",
+    target: str,
     *,
-    function: str = "",
-    params: Mapping[str, Any] | Sequence[tuple[str, Any]] | None = None,
-    shapes: Mapping[str, Sequence[int]] | None = None,
-    threads: int = 1,
-    winograd: Winograd = "auto",
-    progress: Progress | None = None,
+    function: str,
+    params: Mapping[str, Any] | Sequence[tuple[str, Any]] | None,
+    shapes: Mapping[str, Sequence[int]] | None,
+    threads: int,
+    winograd: Winograd,
+    progress: Progress | None,
 ) -> CompiledModel:
-    """Compile a module of TVM's Relax, such as ``relax.frontend.nn`` exports and ``relax.BlockBuilder`` makes.
-
-    Parameters:
-        module: an ``IRModule`` of apache-tvm; it stays as it is.
-        target, threads, winograd, progress: as for ``from_onnx``.
-        function: which of the module's; by default ``main``, or the only one.
-        params: values of parameters by name, as arrays or tensors of TVM; they are constants then, and no inputs. Pairs
-            are taken, too, as ``export_tvm`` returns them; a name may have a dot where the module has an underscore.
-        shapes: of inputs whose extents are symbols.
-
-    Its results are called ``output``, or ``output_0``, ``output_1`` and so on. Nothing is compared: there is no other
-    implementation of the module.
-
-    Raises:
-        ModelError: the module has what a graph cannot hold, such as extents that are not given and control flow.
-        ValueError: no such function, parameter or input; an unknown target or option.
-        TypeError: it is no module.
-    """
+    """Compile one function to a graph; parameters and errors are those of ``portcall.compile.relax``."""
     check_options(winograd, threads)
     machine = find_target(target)
-    if not isinstance(module, tvm.IRModule):
-        raise TypeError(f"from_relax takes a tvm.IRModule, not {type(module).__name__}")
     steps = Steps(progress)
     with steps.step("read"):
         name = _function_of(module, function)
@@ -59,7 +42,8 @@ def from_relax(
         if name != "main":
             del prepared[name]
         prepared["main"] = main
-        prepared = _bound(prepared, params, shapes or {})
+        prepared = _bound(prepared, "main", params, shapes or {})
+        _check_shapes(prepared["main"])
         digest = _digest(prepared)
         count = _results(prepared["main"])
     outputs = ["output"] if count is None else [f"output_{number}" for number in range(count)]
@@ -70,8 +54,29 @@ def from_relax(
     return compile_module(prepared, machine, outputs, metadata, steps)
 
 
+def compile_executable(
+    module: Any,
+    target: str,
+    *,
+    function: str,
+    params: Mapping[str, Any] | Sequence[tuple[str, Any]] | None,
+    shapes: Mapping[str, Sequence[int]] | None,
+    progress: Progress | None,
+) -> CompiledExecutable:
+    """Compile a module for the Relax VM; parameters and errors are those of ``portcall.compile.relax``."""
+    if function or params or shapes:
+        module = _bound(module, _function_of(module, function), params, shapes or {})
+    return _vm.compile_executable(_checked(module), target, progress=progress)
+
+
+def _checked(module: Any) -> Any:
+    if not isinstance(module, tvm.IRModule):
+        raise TypeError(f"portcall.compile.relax takes a tvm.IRModule, not {type(module).__name__}")
+    return module
+
+
 def _function_of(module: Any, wanted: str) -> str:
-    names = [str(v.name_hint) for v, f in module.functions_items() if isinstance(f, relax.Function)]
+    names = [str(v.name_hint) for v, f in _checked(module).functions_items() if isinstance(f, relax.Function)]
     public = [name for name in names if "global_symbol" in (module[name].attrs or {})]
     name = wanted or ("main" if "main" in names else public[0] if len(public) == 1 else "")
     if name not in names:
@@ -81,9 +86,9 @@ def _function_of(module: Any, wanted: str) -> str:
     return name
 
 
-def _bound(module: Any, params: Any, shapes: Mapping[str, Sequence[int]]) -> Any:
-    """Return the module with parameters and extents fixed."""
-    inputs = {str(variable.name): variable for variable in module["main"].params}
+def _bound(module: Any, function: str, params: Any, shapes: Mapping[str, Sequence[int]]) -> Any:
+    """Return the module with parameters and extents of a function fixed."""
+    inputs = {str(variable.name): variable for variable in module[function].params}
     values = {}
     for name, value in dict(params or {}).items():
         known = name if name in inputs else name.replace(".", "_")
@@ -105,17 +110,21 @@ def _bound(module: Any, params: Any, shapes: Mapping[str, Sequence[int]]) -> Any
             if isinstance(extent, tirx.Var) and symbols.setdefault(extent, number) != number:
                 raise ModelError(f"the extent {extent} cannot be {symbols[extent]} and {number}")
     if symbols:
-        module = relax.transform.BindSymbolicVars(symbols, "main")(module)
+        module = relax.transform.BindSymbolicVars(symbols, function)(module)
     if values:
-        module = relax.transform.BindParams("main", values)(module)
+        module = relax.transform.BindParams(function, values)(module)
+    return module
+
+
+def _check_shapes(function: Any) -> None:
+    """Refuse a function with inputs whose shapes are not fixed."""
     open_inputs = [
         f"input '{variable.name}' has the shape {list(variable.ty.shape)}, which is not fixed: give shapes"
-        for variable in module["main"].params
+        for variable in function.params
         if any(not isinstance(extent, tirx.IntImm) for extent in getattr(variable.ty, "shape", None) or ())
     ]
     if open_inputs:
         raise ModelError("; ".join(open_inputs), problems=open_inputs)
-    return module
 
 
 def _digest(module: Any) -> str:

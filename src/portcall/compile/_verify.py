@@ -31,7 +31,6 @@ from portcall.graph import GraphModule, GraphModuleDebug
 
 Array = Any
 Made = TypeVar("Made", bound=Any)  # a CompiledModel or a CompiledExecutable
-TOLERANCE = 1e-4  # of the largest value
 # What rounding may do to a model of random inputs; in quantized models each layer enlarges what differs before it.
 _CHECKED, _CHECKED_BYTES = 1e-3, 0.2
 _OF_HALVES = 2e-2
@@ -90,27 +89,15 @@ class Verification:
         return {"ok": self.ok, "worst": self.worst, "first": self.first, "outputs": [asdict(o) for o in self.outputs]}
 
 
-def verify(
+def verify_graph(
     executor: GraphModule,
     model: Any,
     inputs: Mapping[str, Any] | None = None,
     *,
-    tolerance: float = TOLERANCE,
+    tolerance: float,
     seed: int = 0,
 ) -> Verification:
-    """Run a compiled model and its ONNX model on the same inputs.
-
-    Parameters:
-        executor: of a bundle, here or in a session.
-        model: a path, the bytes of a file, or an ``onnx.ModelProto``.
-        inputs: arrays by name; random numbers for all others.
-        tolerance: how far values may be from each other, relative to the largest one; for float16 and
-            quantized models at least 0.02.
-
-    Raises:
-        ModelError: the model is damaged, or has other inputs.
-        ModuleNotFoundError: onnxruntime is not installed.
-    """
+    """Compare a graph with its ONNX model; see ``portcall.compile.verify``."""
     shapes, types = executor.get_input_info()
     proto = onnx.ModelProto()
     proto.CopyFrom(load(model).model)

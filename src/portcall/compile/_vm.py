@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import onnx
 import tvm
@@ -21,19 +21,18 @@ from portcall import toolchain
 from portcall._folders import working_folder
 from portcall.bench import format_size
 from portcall.compile import _verify
-from portcall.compile._checks import InvalidModelError, check_operators
+from portcall.compile._checks import check_operators
 from portcall.compile._chunks import use_rules
-from portcall.compile._compile import CompiledModel, Progress, Steps, StrPath, Winograd, as_model_error, from_onnx
+from portcall.compile._compile import Progress, Steps, StrPath, as_model_error
 from portcall.compile._dynamic import import_dynamic
 from portcall.compile._loops import inline_control
 from portcall.compile._lower import lower
 from portcall.compile._model import bind_shapes, fix_inputs, inputs_of, likely_shapes, load, type_text
 from portcall.compile._simplify import decompose
 from portcall.compile._target import Target, find_target
-from portcall.errors import ModelError, WrongResultsError
+from portcall.errors import ModelError
 from portcall.vm import VirtualMachine, create
 
-Runtime = Literal["auto", "graph", "vm"]
 _UNKNOWN = 2  # extent of a dimension that nobody gave, where a model is only checked
 
 
@@ -87,60 +86,7 @@ class CompiledExecutable:
             return create(portcall.load_module(self.save(folder / "model.so")), device)
 
 
-def compile_onnx(
-    model: Any,
-    target: str = "native",
-    *,
-    runtime: Runtime = "auto",
-    shapes: Mapping[str, Sequence[int]] | None = None,
-    constants: Mapping[str, Any] | None = None,
-    threads: int = 1,
-    winograd: Winograd = "auto",
-    check: bool = True,
-    progress: Progress | None = None,
-) -> CompiledModel | CompiledExecutable:
-    """Compile an ONNX model to a graph, or for the Relax VM.
-
-    Parameters:
-        runtime: ``graph``: as ``from_onnx``; ``vm``: as ``for_vm``, which ignores ``threads`` and ``winograd``;
-            ``auto``: a graph, or for the VM what a graph cannot hold. ``reason`` of the result says what that was.
-        model, target, shapes, constants, threads, winograd, check, progress: see ``from_onnx``.
-
-    Raises:
-        ModelError: the model is damaged, or has operators that neither can run.
-        ValueError: an unknown target, runtime or option.
-        OSError: the file cannot be read.
-    """
-    if runtime not in ("auto", "graph", "vm"):
-        raise ValueError(f"runtime is 'auto', 'graph' or 'vm', not {runtime!r}")
-    common: dict[str, Any] = {"shapes": shapes, "constants": constants, "check": check, "progress": progress}
-    if runtime == "vm":
-        return for_vm(model, target, **common)
-    try:
-        return from_onnx(model, target, threads=threads, winograd=winograd, **common)
-    except (InvalidModelError, WrongResultsError):
-        raise
-    except ModelError as error:
-        if runtime == "graph":
-            raise
-        why = error
-    reason = str(why) if "--shape" in why.hint else str(why).removesuffix(f"; {why.hint}")
-    try:
-        return replace(for_vm(model, target, **common), reason=reason)
-    except ModelError as error:
-        places = {_place(text) for text in error.problems}
-        if str(error) == str(why) or (places and places <= {_place(text) for text in why.problems}):
-            raise why from None
-        text = f"as a graph: {reason}\nfor the Relax VM: {error}"
-        raise ModelError(text, problems=why.problems, hint=why.hint) from error
-
-
-def _place(problem: str) -> str:
-    """Return the node or input that a problem begins with."""
-    return problem.partition(":")[0]
-
-
-def for_vm(
+def compile_executable(
     model: Any,
     target: str = "native",
     *,
@@ -156,7 +102,7 @@ def for_vm(
             control flow; ``shapes``, ``constants`` and ``check`` are for ONNX models.
         check: run the model once, with random inputs, and compare with onnxruntime; variable dimensions have usual
             sizes that onnxruntime can run, or else 2 elements.
-        target, shapes, constants, progress: see ``from_onnx``.
+        target, shapes, constants, progress: see ``portcall.compile.onnx``.
 
     Raises:
         ModelError: the model is damaged, or has operators that TVM cannot import or compile; or the check failed.
@@ -213,22 +159,10 @@ def verify_executable(
     model: Any,
     inputs: Mapping[str, Any] | None = None,
     *,
-    tolerance: float = _verify.TOLERANCE,
+    tolerance: float,
     seed: int = 0,
 ) -> _verify.Verification:
-    """Run a model that was compiled for the Relax VM, and its ONNX model, on the same inputs.
-
-    Parameters:
-        machine: of the library, here or in a session.
-        model: a path, the bytes of a file, or an ``onnx.ModelProto``.
-        inputs: arrays by name; random numbers for all others, whose variable dimensions have usual sizes that
-            onnxruntime can run, or else 2 elements.
-        tolerance: see ``verify``.
-
-    Raises:
-        ModelError: the model is damaged; or onnxruntime cannot run it with these inputs.
-        ModuleNotFoundError: onnxruntime is not installed.
-    """
+    """Compare a model for the Relax VM with its ONNX model; see ``portcall.compile.verify``."""
     proto = load(model).model
     known = inputs_of(proto)
     sizes = {value.name: [_extent(dim) for dim in value.type.tensor_type.shape.dim] for value in known}

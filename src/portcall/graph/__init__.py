@@ -9,6 +9,9 @@
 With a library and a device of a session (``portcall.rpc``) the same lines run on the server.
 """
 
+from typing import TYPE_CHECKING, Any
+
+from portcall._renamed import no_attribute as _no_attribute
 from portcall.graph._builder import Entry as Entry
 from portcall.graph._builder import GraphBuilder as GraphBuilder
 from portcall.graph._bundle import Bundle as Bundle
@@ -30,7 +33,6 @@ from portcall.graph._memory import memory_report as memory_report
 from portcall.graph._module import GraphModule as GraphModule
 from portcall.graph._module import UnexpectedParamsWarning as UnexpectedParamsWarning
 from portcall.graph._module import create as create
-from portcall.graph._module import get_device as get_device
 from portcall.graph._params import ParamFile as ParamFile
 from portcall.graph._params import ParamInfo as ParamInfo
 from portcall.graph._params import load_params as load_params
@@ -47,3 +49,11 @@ from portcall.graph._spec import ORIGIN as ORIGIN
 from portcall.graph._spec import Graph as Graph
 from portcall.graph._spec import Node as Node
 from portcall.graph._spec import Value as Value
+
+# Names that this package had, and what to write instead.
+_INSTEAD = {"get_device": "portcall.graph.create(graph, lib, device) checks devices itself"}
+
+if not TYPE_CHECKING:  # for which a name that is not here is an error
+
+    def __getattr__(name: str) -> Any:
+        raise _no_attribute(__name__, name, _INSTEAD)

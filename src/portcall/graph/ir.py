@@ -442,7 +442,7 @@ class _Folder:
         results = [portcall.empty(kind.shape, kind.dtype) for kind in node.outputs]
         flat = node.attrs.get("flatten_data") == "1"
         tensors = [tensor.view((math.prod(tensor.shape),)) if flat else tensor for tensor in (*given, *results)]
-        kernel(*map(portcall.In, tensors[: len(given)]), *tensors[len(given) :])  # parameters may be read-only
+        kernel(*map(portcall.ReadOnly, tensors[: len(given)]), *tensors[len(given) :])  # parameters may be read-only
         return results
 
     def _free_name(self, name: str) -> str:

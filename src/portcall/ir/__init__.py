@@ -5,8 +5,11 @@
 own, ``libportcall_ir``, which is loaded on first use.
 """
 
+from typing import TYPE_CHECKING, Any
+
+from portcall._renamed import no_attribute as _no_attribute
 from portcall.ir._classes import fields as fields
-from portcall.ir._classes import object_class as object_class
+from portcall.ir._classes import get_object_class as get_object_class
 from portcall.ir._classes import register_value_type as register_value_type
 from portcall.ir._enum import Enum as Enum
 from portcall.ir._enum import IntEnum as IntEnum
@@ -29,3 +32,11 @@ from portcall.ir._passes import PassTiming as PassTiming
 from portcall.ir._passes import Sequential as Sequential
 from portcall.ir._passes import register_pass as register_pass
 from portcall.ir._printing import show as show
+
+# Names that this package had, and what to write instead.
+_INSTEAD = {"object_class": "it is portcall.ir.get_object_class(type_key)"}
+
+if not TYPE_CHECKING:  # for which a name that is not here is an error
+
+    def __getattr__(name: str) -> Any:
+        raise _no_attribute(__name__, name, _INSTEAD)

@@ -161,7 +161,7 @@ def register_object(
     return register
 
 
-def object_class(type_key: str) -> type[Object]:
+def get_object_class(type_key: str) -> type[Object]:
     """Return the class of a registered type, made from its description where no Python class was registered.
 
     Raises:

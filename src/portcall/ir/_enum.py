@@ -6,7 +6,7 @@
         red = 0
         green = 1
 
-Enums that C++ defines have such a class too: ``portcall.ir.object_class("its.key")``.
+Enums that C++ defines have such a class too: ``portcall.ir.get_object_class("its.key")``.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def define(cls: type[Enum], key: str) -> dict[str, int]:
         if not wanted:
             raise TypeError(f"enum '{key}' has no entries: write one as `name = 0`")
         parent = next(base.__dict__["__portcall_key__"] for base in cls.__mro__ if base in (Enum, IntEnum, StrEnum))
-        _operations.function("DefineEnum")(key, parent, list(wanted), list(wanted.values()))
+        _operations.function("portcall.ir.DefineEnum")(key, parent, list(wanted), list(wanted.values()))
         return wanted
     state = _core.type_attribute(index, _STATE)
     known = {} if state is None else {entry._str_index: entry._int_index for entry in state.entries}

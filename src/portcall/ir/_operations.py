@@ -48,7 +48,7 @@ def structural_equal(left: Any, right: Any, *, map_free_variables: bool = False)
     Parameters:
         map_free_variables: match variables that are defined nowhere, too, where they first occur.
     """
-    equal: bool = function("StructuralEqual")(left, right, map_free_variables)
+    equal: bool = function("portcall.ir.StructuralEqual")(left, right, map_free_variables)
     return equal
 
 
@@ -60,13 +60,13 @@ def structural_hash(value: Any, *, map_free_variables: bool = False) -> int:
     Raises:
         ValueError: an object contains itself. The message shows the path.
     """
-    number: int = function("StructuralHash")(value, map_free_variables)
+    number: int = function("portcall.ir.StructuralHash")(value, map_free_variables)
     return number
 
 
 def first_mismatch(left: Any, right: Any, *, map_free_variables: bool = False) -> Mismatch | None:
     """Return where two values differ first, in the order of fields; None when they are structurally equal."""
-    found = function("FirstMismatch")(left, right, map_free_variables)
+    found = function("portcall.ir.FirstMismatch")(left, right, map_free_variables)
     return None if found is None else Mismatch(*found)
 
 
@@ -80,7 +80,7 @@ def save_json(value: Any, *, indent: int | None = None) -> str:
         TypeError: something cannot be saved: a function, a module, a pointer. The message has the path to it.
         ValueError: an object contains itself, and not through a List or a Dict. The message shows the path.
     """
-    text: str = function("SaveJson")(value, indent)
+    text: str = function("portcall.ir.SaveJson")(value, indent)
     return text
 
 
@@ -98,7 +98,7 @@ def load_json(text: str, *, max_nodes: int = 0, max_depth: int = 0) -> Any:
         ValueError: the text is not such JSON, or has unknown types, unknown fields or values that do not fit. The
             message has the node, the field, the line and the column.
     """
-    return function("LoadJson")(text, max_nodes, max_depth)
+    return function("portcall.ir.LoadJson")(text, max_nodes, max_depth)
 
 
 def to_bytes(value: Any) -> bytes:
@@ -108,7 +108,7 @@ def to_bytes(value: Any) -> bytes:
         TypeError: something cannot be saved; see ``save_json``.
         ValueError: an object contains itself, and not through a List or a Dict.
     """
-    data: bytes = function("ToBytes")(value)
+    data: bytes = function("portcall.ir.ToBytes")(value)
     return data
 
 
@@ -118,7 +118,7 @@ def from_bytes(data: bytes, *, max_nodes: int = 0, max_depth: int = 0) -> Any:
     Raises:
         ValueError: the bytes are damaged, or have unknown types. The message has the position.
     """
-    return function("FromBytes")(data, max_nodes, max_depth)
+    return function("portcall.ir.FromBytes")(data, max_nodes, max_depth)
 
 
 @overload
@@ -132,7 +132,7 @@ def walk(value: Any, type: type[Object] | str | None = None, *, order: Order = "
         type: objects of this class, or of this type key, and what derives from it; None for all, containers, tensors
             and functions too.
     """
-    return list(function("Collect")(value, _key_of(type), _is_post(order)))
+    return list(function("portcall.ir.Collect")(value, _key_of(type), _is_post(order)))
 
 
 def visit(
@@ -140,7 +140,7 @@ def visit(
 ) -> None:
     """Call ``func`` with the objects that ``walk`` returns. In order "pre", False as its result leaves out what the
     object holds. The graph must not be changed meanwhile."""
-    function("Walk")(value, _key_of(type), _is_post(order), func)
+    function("portcall.ir.Walk")(value, _key_of(type), _is_post(order), func)
 
 
 def rewrite(value: Any, func: Callable[[Any], Any], type: type[Object] | str | None = None) -> Any:
@@ -153,7 +153,7 @@ def rewrite(value: Any, func: Callable[[Any], Any], type: type[Object] | str | N
         TypeError: a replacement does not fit the field that is to hold it.
         ValueError: an object contains itself.
     """
-    return function("Rewrite")(value, _key_of(type), func)
+    return function("portcall.ir.Rewrite")(value, _key_of(type), func)
 
 
 def map_children(value: Any, func: Callable[[Any], Any]) -> Any:
@@ -161,7 +161,7 @@ def map_children(value: Any, func: Callable[[Any], Any]) -> Any:
 
     The same object when nothing was replaced.
     """
-    return function("MapChildren")(value, func)
+    return function("portcall.ir.MapChildren")(value, func)
 
 
 def deep_copy(value: Any, memo: dict[Any, Any]) -> Any:
@@ -174,7 +174,7 @@ def deep_copy(value: Any, memo: dict[Any, Any]) -> Any:
         TypeError: an object of a C++ type without a copy constructor.
     """
     if "portcall.DeepCopier" not in memo:
-        memo["portcall.DeepCopier"] = function("DeepCopier")()
+        memo["portcall.DeepCopier"] = function("portcall.ir.DeepCopier")()
     return memo["portcall.DeepCopier"](value)
 
 
@@ -184,7 +184,7 @@ def reduce(value: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     Raises:
         TypeError, ValueError: it cannot be saved; see ``to_bytes``.
     """
-    classes = map(_core.registered_object_class, function("TypeKeys")(value))
+    classes = map(_core.registered_object_class, function("portcall.ir.TypeKeys")(value))
     modules = {cls.__module__ for cls in classes if cls is not None and cls.__module__ != MADE_FROM_DESCRIPTIONS}
     return _unpickle, (to_bytes(value), tuple(sorted(modules)))
 
@@ -223,9 +223,9 @@ def unknown_type(type_key: str) -> KeyError:
 
 @functools.cache
 def function(name: str) -> _core.PackedFunc:
-    """Return a function of the library, which its C++ registered under ``portcall.ir.``."""
+    """Return a function that the library's C++ registered."""
     library()
-    return get_global_func(f"portcall.ir.{name}")
+    return get_global_func(name)
 
 
 @functools.cache

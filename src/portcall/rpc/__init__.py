@@ -8,14 +8,16 @@
 A server is a command, ``portcall serve``, or an object, ``portcall.rpc.Server``.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from portcall._renamed import no_attribute as _no_attribute
 from portcall.rpc._local import LocalSession as LocalSession
 from portcall.rpc._popen import PopenSession as PopenSession
 from portcall.rpc._transport import Transport as Transport
 from portcall.rpc._transport import connect_over as connect_over
 from portcall.rpc._transport import serve_over as serve_over
 from portcall.rpc.client._activity import Activity as Activity
+from portcall.rpc.client._connect import ConnectOptions as ConnectOptions
 from portcall.rpc.client._connect import connect as connect
 from portcall.rpc.client._farm import Farm as Farm
 from portcall.rpc.client._farm import Lease as Lease
@@ -33,15 +35,15 @@ from portcall.rpc.server._agent import Agent as Agent
 from portcall.rpc.server._agent import PlaceOptions as PlaceOptions
 from portcall.rpc.server._server import Server as Server
 from portcall.rpc.server._server import ServerOptions as ServerOptions
-from portcall.rpc.server._server import StartError as StartError
-from portcall.rpc.server._server import ready_facts as ready_facts
 from portcall.rpc.server._server import serve as serve
 from portcall.rpc.wire._address import parse_address as parse_address
 from portcall.rpc.wire._tls import TLSOptions as TLSOptions
 from portcall.rpc.wire._tls import time_problem as time_problem
 
-# Names of TVM's package, and what to write instead.
-_OF_TVM = {
+# Names that this package had, or TVM's has; and what to write instead.
+_INSTEAD = {
+    "StartError": "it is portcall.errors.StartError",
+    "ready_facts": "parse_address(address).to_dict() has the facts of an address",
     "connect_tracker": "portcall farm is the tracker: portcall.rpc.connect_farm(address).request(key) is a session",
     "TrackerSession": "its class is portcall.rpc.Farm",
     "RPCSession": "its class is portcall.rpc.Session",
@@ -49,7 +51,7 @@ _OF_TVM = {
     "proxy": "portcall farm is the proxy, too",
 }
 
+if not TYPE_CHECKING:  # for which a name that is not here is an error
 
-def __getattr__(name: str) -> Any:
-    hint = f"; {_OF_TVM[name]}" if name in _OF_TVM else ""
-    raise AttributeError(f"module 'portcall.rpc' has no attribute {name!r}{hint}", name=name)
+    def __getattr__(name: str) -> Any:
+        raise _no_attribute(__name__, name, _INSTEAD)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -23,6 +23,7 @@ from portcall.inspect import embedded_payload
 from portcall.vm._types import dtype_of, extents_of, items_of, kind_of
 
 KIND = VM_KINDS[0]
+ENTRY = "main"
 _LOADER = f"ffi.Module.load_from_bytes.{KIND}"
 # What TVM's pass that adds checks writes (src/relax/backend/vm/codegen_vm.cc and its callers).
 _CONTEXT = re.compile(
@@ -124,6 +125,11 @@ class ExecutableInfo:
     constants: tuple[ConstantInfo, ...]
     listing: str
 
+    @property
+    def entry(self) -> str:
+        """The function that a call without a name means: the only one, or ``main``."""
+        return entry_of([*self.signatures])
+
     @cached_property
     def signatures(self) -> Mapping[str, Signature]:
         """The functions that can be called, by name."""
@@ -143,6 +149,11 @@ class ExecutableInfo:
     def calls(self) -> tuple[str, ...]:
         """The names of the functions that it calls by name: kernels, built-in functions and the user's."""
         return tuple(f.name for f in self.functions if f.kind == "packed")
+
+
+def entry_of(names: Sequence[str]) -> str:
+    """Return the function among these that a call without a name means."""
+    return names[0] if len(names) == 1 else ENTRY
 
 
 def open_library() -> None:

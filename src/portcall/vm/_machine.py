@@ -15,14 +15,13 @@ import portcall
 from portcall import Device, Module, errors
 from portcall._module import VM_KINDS
 from portcall._timing import DEFAULTS
-from portcall.vm._executable import ExecutableInfo, Parameter, Signature, describe
+from portcall.vm._executable import ENTRY, ExecutableInfo, Parameter, Signature, describe, entry_of
 from portcall.vm._profile import Profile
 from portcall.vm._values import REMOTE, LocalValues, RemoteValues, Values
 
 if TYPE_CHECKING:
     from portcall.bench import BenchmarkResult
 
-ENTRY = "main"
 _POOLED = 2  # kind of allocator
 _HOST = 1  # DLPack's kind of device
 _SAVED = "portcall.saved"  # what is timed
@@ -164,7 +163,7 @@ class VirtualMachine:
     @property
     def entry(self) -> str:
         """The function that calling the machine calls."""
-        return ENTRY if len(self.functions) != 1 else self.functions[0]
+        return entry_of(self.functions)
 
     def clone(self) -> VirtualMachine:
         """Return a machine of the same executable, which shares its constants: for stateful calls of another thread."""

@@ -31,37 +31,11 @@ from portcall.rpc.wire._tls import TLSOptions
 LEAST_HEARTBEAT = 3.0  # seconds; a server gives a sign of life each second
 
 
-def connect(
-    url: str,
-    port: int | None = None,
-    key: str = "",
-    timeout: float | None = 10.0,
-    session_timeout: float = 0,
-    session_constructor_args: Sequence[Any] | None = None,
-    *,
-    token: str | None = None,
-    tls: TLSOptions | None = None,
-    call_timeout: float = 0,
-    name: str = "",
-    on_wait: OnWait | None = None,
-    on_output: OnOutput | None = None,
-    record: str | os.PathLike[str] | None = None,
-    heartbeat: float = 0,
-    reconnect: float = 0,
-    _without: Iterable[str] = (),
-) -> Session:
-    """Open a session with a server of portcall or of TVM.
+@dataclass(frozen=True)
+class ConnectOptions:
+    """What few sessions need, for ``connect(options=)``.
 
-    Parameters:
-        url, port: ``"board.local"`` and 9090, ``"board.local:9090"``, ``"[::1]:9090"`` or ``"unix:/run/portcall"``.
-        key: the key that the server was started with.
-        timeout: seconds until the session must be open, the time in the server's queue included; None to wait forever.
-        session_timeout: seconds that the session may last, on the server's clock; 0 for the server's own limit.
-        session_constructor_args: the name of a session constructor of the server, and its arguments:
-            ``["rpc.Connect", host, port, key, False]`` goes one hop further.
-        token: the server's token; by default that of the environment variable PORTCALL_TOKEN. With one, a server that
-            does not prove that it knows it is refused.
-        call_timeout: seconds that one request may take; 0 for no limit.
+    Attributes:
         name: for messages and logs, instead of the address.
         on_wait: called with what is waited for now, such as the server's words on its queue.
         on_output: called with each line that the session's code prints on a server of portcall, and "stdout" or
@@ -76,19 +50,77 @@ def connect(
         reconnect: seconds for which to try to open another session in place of a lost one; 0 to leave it. It is opened
             at the next use of the Session. A call that was under way raises, and is not repeated; tensors, modules,
             functions and objects of the lost session raise SessionLostError.
+    """
+
+    name: str = ""
+    on_wait: OnWait | None = None
+    on_output: OnOutput | None = None
+    record: str | os.PathLike[str] | None = None
+    heartbeat: float = 0
+    reconnect: float = 0
+
+
+def connect(
+    url: str,
+    port: int | None = None,
+    key: str = "",
+    timeout: float | None = 10.0,
+    session_timeout: float = 0,
+    session_constructor_args: Sequence[Any] | None = None,
+    *,
+    token: str | None = None,
+    tls: TLSOptions | None = None,
+    call_timeout: float = 0,
+    options: ConnectOptions | None = None,
+) -> Session:
+    """Open a session with a server of portcall or of TVM.
+
+    Parameters:
+        url, port: ``"board.local"`` and 9090, ``"board.local:9090"``, ``"[::1]:9090"`` or ``"unix:/run/portcall"``.
+        key: the key that the server was started with.
+        timeout: seconds until the session must be open, the time in the server's queue included; None for no limit.
+        session_timeout: seconds that the session may last, on the server's clock; 0 for the server's own limit.
+        session_constructor_args: the name of a session constructor of the server, and its arguments:
+            ``["rpc.Connect", host, port, key, False]`` goes one hop further.
+        token: the server's token; by default that of the environment variable PORTCALL_TOKEN. With one, a server that
+            does not prove that it knows it is refused.
+        tls: certificates, for a server with TLS.
+        call_timeout: seconds that one request may take; 0 for no limit.
+        options: what is rarely needed: its output, a heartbeat, another session for a lost one.
 
     Raises:
-        ConnectError: nobody listens there.
+        ConnectError: no server answers there.
         KeyMismatchError, AuthenticationError, VersionMismatchError: the server refused, or is not to be trusted.
         SessionTimeoutError: no session in time; the message says what was waited for.
     """
-    address = parse_address(url, port)
-    secret = read_token(token)
-    how = Opening(
-        lambda: (address, key, tls), name or str(address), secret, session_timeout, session_constructor_args or (),
-        on_wait, record, heartbeat, _without,
+    return connect_without(
+        (), url, port, key, timeout, session_timeout, session_constructor_args or (),
+        token=token, tls=tls, call_timeout=call_timeout, options=options,
     )  # fmt: skip
-    return open_session(how, timeout, call_timeout, on_output, reconnect)
+
+
+def connect_without(
+    features: Iterable[str],
+    url: str,
+    port: int | None = None,
+    key: str = "",
+    timeout: float | None = 10.0,
+    session_timeout: float = 0,
+    constructor_args: Sequence[Any] = (),
+    *,
+    token: str | None = None,
+    tls: TLSOptions | None = None,
+    call_timeout: float = 0,
+    options: ConnectOptions | None = None,
+) -> Session:
+    """Open a session as ``connect`` does; the client does not offer these features of the protocol."""
+    address = parse_address(url, port)
+    rare = options or ConnectOptions()
+    how = Opening(
+        lambda: (address, key, tls), rare.name or str(address), read_token(token), session_timeout, constructor_args,
+        rare.on_wait, rare.record, rare.heartbeat, features,
+    )  # fmt: skip
+    return open_session(how, timeout, call_timeout, rare.on_output, rare.reconnect)
 
 
 Where = Callable[[], tuple[Address, str, TLSOptions | None]]
@@ -101,7 +133,8 @@ class Opening:
     Attributes:
         where: returns the address, the key and the options of TLS.
         without: extensions that the client does not offer.
-        The others are as of ``connect``; ``secret`` is the token, empty for none.
+        secret: the token; empty for none.
+        The others are those of ``connect`` and ``ConnectOptions``.
     """
 
     where: Where

@@ -181,7 +181,7 @@ class Farm:
                 lease.release()
                 raise
             else:
-                session.at_close = weakref.finalize(session, lease.release)
+                session._at_close = weakref.finalize(session, lease.release)
                 return session
         raise ValueError(f"invalid max_retry {max_retry} (must be 0 or more)")
 

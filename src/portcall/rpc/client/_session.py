@@ -73,7 +73,7 @@ class Session:
         self._output: OutputLines | None = None
         self._digest: Background | None = None  # of the last large file, for its next upload
         self._transfer: Transfer | None = None  # of a file, while one is sent or fetched
-        self.at_close: Callable[[], object] | None = None  # what else ends with it
+        self._at_close: Callable[[], object] | None = None  # what else ends with it
         self._id = 0
         self._begin(Opened(module, reason, pump, self.peer_kind, self.features))
 
@@ -467,8 +467,8 @@ class Session:
             self._output.stop()
         if self._pump is not None:
             self._pump.join(timeout=1.0)
-        if self.at_close is not None:
-            self.at_close()
+        if self._at_close is not None:
+            self._at_close()
 
     def end_reason(self) -> errors.RPCError | None:
         """Ask the server why it ended the session; None when it does not know, or is not a portcall server."""

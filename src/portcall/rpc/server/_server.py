@@ -14,7 +14,6 @@ from typing import Any
 from portcall.errors import ConnectError
 from portcall.rpc.server._log import Log
 from portcall.rpc.server._options import ServerOptions as ServerOptions
-from portcall.rpc.server._supervisor import StartError as StartError
 from portcall.rpc.server._supervisor import Supervisor
 from portcall.rpc.wire._address import Address
 
@@ -120,12 +119,6 @@ class Server:
         return f"<portcall.rpc.Server on {self.address}{'' if self.running else ', stopped'}>"
 
 
-def ready_facts(address: Address) -> dict[str, Any]:
-    """Return what a program wants to know of a server that is ready."""
-    host = address.host or f"unix:{address.path}"
-    return {"host": host, "port": address.port, "address": str(address), "pid": os.getpid()}
-
-
 def main() -> None:
     """Serve with the options on the first line of standard input, and say on standard output when ready."""
 
@@ -143,7 +136,7 @@ def main() -> None:
     try:
         given = json.loads(line)
         options = ServerOptions.from_dict(given["options"])
-        serve(options, lambda address: say(ready_facts(address)), program=given["program"])
+        serve(options, lambda address: say({**address.to_dict(), "pid": os.getpid()}), program=given["program"])
     except Exception as error:
         say({"error": str(error) or type(error).__name__})
         sys.exit(1)

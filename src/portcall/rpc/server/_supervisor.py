@@ -27,6 +27,7 @@ import traceback
 from collections.abc import Callable, Iterable, Sequence
 
 from portcall._folders import abandoned_folders, make_locked_folder
+from portcall.errors import StartError
 from portcall.rpc.server._admission import Admission
 from portcall.rpc.server._cleanup import Cleanup
 from portcall.rpc.server._connections import Connection, Connections
@@ -55,10 +56,6 @@ from portcall.rpc.wire._handshake import SHORT_TOKEN
 FOLDER_PREFIX = "portcall-server-"
 LEAVING = 1.0  # seconds for a worker to notice that its client left during the handshake
 KILL_AGAIN = 1.0  # seconds after which a session that should have ended is killed again
-
-
-class StartError(Exception):
-    """The server cannot start: the user's code, or a file that it needs, is at fault."""
 
 
 class Supervisor:

@@ -35,7 +35,7 @@ from typing import Any
 from portcall._function import convert, get_global_func, list_global_func_names, register_func
 from portcall._module import Module, load_module
 from portcall.errors import RemoteProtocolError
-from portcall.rpc.client._connect import connect
+from portcall.rpc.client._connect import connect_without
 from portcall.rpc.server import _files, _program
 from portcall.rpc.server._contents import register_contents
 from portcall.rpc.server._link import Link
@@ -412,7 +412,7 @@ def connect_further(
     Objects by value, functions of the client, and what they are called with go through this process as they are.
     """
     withheld = {"callback", "values"} - features
-    return connect(url, port, key, session_constructor_args=further, _without=withheld).module
+    return connect_without(withheld, url, port, key, constructor_args=further).module
 
 
 # ---- A process of its own -----------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,10 @@ class Address:
         if self.path:
             return f"unix:{self.path}"
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what a program wants to know: the host (of a path, too), the port, and both as one text."""
+        return {"host": self.host or f"unix:{self.path}", "port": self.port, "address": str(self)}
 
 
 def parse_address(text: str, port: int | None = None, *, default_port: int = 9090) -> Address:

@@ -37,7 +37,7 @@ def to_value(value: Any, save: int, position: int = -1) -> bytes | None:
         data = to_bytes(value)
         if len(data) >= MOST_BYTES:
             raise ValueError(f"it has {len(data)} bytes (at most {MOST_BYTES})")
-        typed = any(not key.startswith("ffi.") for key in function("TypeKeys")(value))
+        typed = any(not key.startswith("ffi.") for key in function("portcall.ir.TypeKeys")(value))
         return (_TYPED if typed else _PLAIN) + data
     except (TypeError, ValueError) as error:
         if save != _ALWAYS:
