@@ -133,6 +133,7 @@ lint: $(VENV)/dev.txt build/lint/compile_commands.json $(NODE_MODULES) ## format
 	clang-format --dry-run --Werror $(CPP_FILES)
 	cd js && npm run --silent lint
 	$(call clang-tidy)
+	$(PY) scripts/sizes.py
 
 tidy: build/lint/compile_commands.json ## clang-tidy over the core with its static analyzer: minutes
 	$(call clang-tidy,--checks=clang-analyzer-*$(comma)-clang-analyzer-optin.cplusplus.*)

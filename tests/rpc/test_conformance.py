@@ -82,8 +82,8 @@ def answering(data: bytes) -> Iterator[rpc.Session]:
 
     lines: list[tuple[str, str]] = []
     with saying(serve, shake_hands=False) as port:
-        options: dict[str, Any] = {"on_output": lambda line, stream: lines.append((line, stream))}
-        with rpc.connect("127.0.0.1", port, timeout=30, **options) as session:
+        options = rpc.ConnectOptions(on_output=lambda line, stream: lines.append((line, stream)))
+        with rpc.connect("127.0.0.1", port, timeout=30, options=options) as session:
             session.lines = lines  # type: ignore[attr-defined]
             yield session
 

@@ -225,7 +225,11 @@ def session_with(answer: bytes, words: str, **options: Any) -> Iterator[rpc.Sess
             while sock.recv(4096):
                 pass
 
-    with saying(serve, shake_hands=False) as port, rpc.connect("127.0.0.1", port, timeout=30, **options) as session:
+    given = rpc.ConnectOptions(**options)
+    with (
+        saying(serve, shake_hands=False) as port,
+        rpc.connect("127.0.0.1", port, timeout=30, options=given) as session,
+    ):
         yield session
 
 
