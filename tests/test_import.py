@@ -276,6 +276,7 @@ def test_extras_are_those_of_pyproject() -> None:
 def test_missing_package_is_installed_by_its_extra() -> None:
     assert install_command("aiohttp.web") == "pip install 'portcall[farm]'"
     assert install_command("tvm.relax") == "pip install 'portcall[compile]'"
+    assert install_command("onnxruntime") == install_command("tvm")  # which checks what that compiled
     assert install_command("torch") == "pip install torch"
 
 

@@ -15,6 +15,8 @@ namespace portcall::board {
 namespace {
 
 constexpr int kBacklog = 256;
+constexpr int64_t kPorts = 1 << 16;
+constexpr int64_t kMore = 100;  // ports that an error proposes to try
 constexpr int kUnanswered = 2;  // answers that may have been lost
 
 std::string HostOf(const sockaddr_storage& address, int* port) {
@@ -33,6 +35,11 @@ std::string HostOf(const sockaddr_storage& address, int* port) {
 
 std::string AddressText(const std::string& host, int64_t port) {
   return (host.find(':') == std::string::npos ? host : "[" + host + "]") + ":" + std::to_string(port);
+}
+
+std::string FurtherPorts(int64_t taken) {
+  if (taken + 1 >= kPorts) return "";
+  return ", --port-end " + std::to_string(std::min(taken + kMore, kPorts)) + " looks further";
 }
 
 Descriptor BindTcp(const addrinfo& where) {
@@ -70,7 +77,7 @@ Listener ListenTcp(const Options& options) {
     }
     if (errno != EADDRINUSE) throw SystemError("cannot listen on " + AddressText(host, port));
     PORTCALL_CHECK(port + 1 < options.port_end, OSError)
-        << "port " << port << " of " << host << " is taken; --port 0 takes a free one, --port-end 9199 looks further";
+        << "port " << port << " of " << host << " is taken; --port 0 takes a free one" << FurtherPorts(port);
   }
 }
 

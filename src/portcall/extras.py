@@ -48,7 +48,11 @@ EXTRAS = {
             "uploads that are compressed",
             {"zstandard": "zstandard"} if sys.version_info < (3, 14) else {},  # Python has its own since then
         ),
-        Extra("compile", "compiling ONNX models", {"tvm": "apache-tvm", "tvm_ffi": "apache-tvm-ffi", "onnx": "onnx"}),
+        Extra(
+            "compile",
+            "compiling ONNX models, and checking the result",
+            {"tvm": "apache-tvm", "tvm_ffi": "apache-tvm-ffi", "onnx": "onnx", "onnxruntime": "onnxruntime"},
+        ),
     )
 }
 

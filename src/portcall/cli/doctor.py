@@ -35,7 +35,7 @@ portcall doctor --json
 portcall doctor rasp                  a server, by its name or address: does it work, and how fast?
 """
 # Package: what it is for; those of extras have their own lines. They are looked up, never imported.
-PACKAGES = {"numpy": "arrays", "onnxruntime": "checking what was compiled", "torch": "tensors to share"}
+PACKAGES = {"numpy": "arrays", "torch": "tensors to share"}
 THREAD_VARIABLES = ("PORTCALL_NUM_THREADS", "TVM_NUM_THREADS", "OMP_NUM_THREADS")
 
 

@@ -135,7 +135,7 @@ def checked(model: Any) -> float:
 def why_unchecked(target: Target) -> str:
     """Return why a model for a target cannot be compared with onnxruntime here; empty if it can."""
     if not is_there("onnxruntime"):
-        return "onnxruntime is not installed"
+        return f"onnxruntime is not installed: {install_command('onnxruntime')}"
     return "" if target.runs_here else f"this machine does not run {target.name}"
 
 
