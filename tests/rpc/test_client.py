@@ -588,6 +588,16 @@ def test_connect_without_server_is_refused() -> None:
     assert isinstance(raised.value, ConnectionError)
 
 
+def test_connect_by_a_name_tells_where_those_of_saved_remotes_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    with pytest.raises(errors.ConnectError, match="'rasp' is not known") as caught:
+        rpc.connect("rasp")
+    assert caught.value.hint.endswith("portcall remote show rasp")
+
+
 def test_connect_unknown_host_and_missing_socket_are_connect_errors(tmp_path: Path) -> None:
     with pytest.raises(errors.ConnectError, match=r"cannot connect to nowhere\.invalid:9090"):
         rpc.connect("nowhere.invalid")

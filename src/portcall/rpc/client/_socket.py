@@ -43,7 +43,9 @@ def open_socket(
                                   hint="is it up, and the port open in its firewall?") from None  # fmt: skip
     except socket.gaierror as error:
         text = f"cannot connect to {peer}: the host name '{address.host}' is not known ({error.strerror})"
-        raise ConnectError(text, peer=peer, reason="unknown-host") from None
+        named = f"of a remote that was saved for the command give the address: portcall remote show {address.host}"
+        hint = "" if "." in address.host else named
+        raise ConnectError(text, peer=peer, reason="unknown-host", hint=hint) from None
     except OSError as error:
         serve = f"portcall serve --unix {address.path}" if address.path else f"portcall serve --port {address.port}"
         refused = isinstance(error, (ConnectionRefusedError, FileNotFoundError))
