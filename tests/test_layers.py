@@ -27,7 +27,7 @@ HOUSE = [
         "_classes",
         "__init__",
     ),
-    ("inspect", "_elf _cursor", "_kernels", "_embedded", "_linkage _wasm", "_machine", "_library", "__init__"),
+    ("inspect", "_elf _cursor", "_kernels", "_embedded", "_linkage _wasm", "_machine _seal", "_library", "__init__"),
     ("", "_compare board"),
     (
         "graph",

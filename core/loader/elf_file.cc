@@ -40,6 +40,15 @@ struct Footer {
 };
 constexpr char kBundleMark[] = "PCBUNDLE";
 
+// What follows the library in the files of models. The checksum is for tools: it would read all parameters.
+struct Seal {
+  char mark[8];
+  uint64_t file_bytes;
+  uint32_t crc32;
+  uint32_t reserved;
+};
+constexpr char kSealMark[] = "PCSEALED";
+
 class Reader {
  public:
   explicit Reader(const MappedFile& file) : file_(file) {}
@@ -66,7 +75,7 @@ class Reader {
       if (sections[i].sh_type == SHT_DYNAMIC && !std::exchange(dynamic, true)) ReadDynamic(sections[i], strings);
       if (sections[i].sh_type == SHT_DYNSYM && !std::exchange(symbols, true)) ReadSymbols(sections, i, strings);
     }
-    ReadFooter();
+    ReadFooter(*header, sections);
     ReadSegments(*header);
     return std::move(out_);
   }
@@ -84,19 +93,35 @@ class Reader {
     return name;
   }
 
-  void ReadFooter() {
+  void ReadFooter(const ElfW(Ehdr) & header, const ElfW(Shdr) * sections) {
     out_.library_bytes = file_.size();
     if (file_.size() < sizeof(Footer)) return;
     Footer footer;
     uint64_t at = file_.size() - sizeof(Footer);
     std::memcpy(&footer, file_.At<char>(at, sizeof(Footer)), sizeof(Footer));
-    if (std::memcmp(footer.mark, kBundleMark, sizeof(footer.mark)) != 0) return;
+    if (std::memcmp(footer.mark, kBundleMark, sizeof(footer.mark)) != 0) return CheckSeal(header, sections);
     bool ordered = footer.library_bytes <= footer.index_offset && footer.index_offset < at;
     if (!ordered || footer.index_bytes != at - footer.index_offset)
       Fail("it is a bundle, and its last bytes are damaged");
     out_.library_bytes = footer.library_bytes;
     out_.index_offset = footer.index_offset;
     out_.index_bytes = footer.index_bytes;
+  }
+
+  // A bundle without its last bytes is a library, too; the seal after that says how large it was.
+  void CheckSeal(const ElfW(Ehdr) & header, const ElfW(Shdr) * sections) {
+    uint64_t end = header.e_shoff + header.e_shnum * sizeof(ElfW(Shdr));
+    for (int i = 0; i < header.e_shnum; ++i) {
+      if (sections[i].sh_type != SHT_NOBITS) end = std::max<uint64_t>(end, sections[i].sh_offset + sections[i].sh_size);
+    }
+    Seal seal;
+    const char* written = file_.At<char>(end, sizeof(seal));
+    if (!written) return;
+    std::memcpy(&seal, written, sizeof(seal));
+    if (std::memcmp(seal.mark, kSealMark, sizeof(seal.mark)) == 0 && seal.file_bytes > file_.size()) {
+      Fail("it was not copied whole (" + std::to_string(file_.size()) + " of " + std::to_string(seal.file_bytes) +
+           " bytes): copy it again");
+    }
   }
 
   void ReadSegments(const ElfW(Ehdr) & header) {

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import re
 import socket
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,10 +18,11 @@ from click.testing import Result
 
 from portcall import errors, rpc
 from portcall.cli import COMMANDS
-from portcall.cli._errors import REASONS, TABLE, explain
+from portcall.cli._errors import COMPILE_FOR, OTHER_PROCESSOR, REASONS, TABLE, explain
 
 Invoke = Callable[..., Result]
 InvokeJson = Callable[..., dict[str, Any]]
+Shell = Callable[..., subprocess.CompletedProcess[str]]
 FOR_PYTHON = re.compile(r"\b(token|timeout|session_timeout|ca|certificate|check|target)=|TLSOptions|None\b")
 
 
@@ -107,6 +110,28 @@ def test_explain_reports_call_timeouts_by_option_name(
     error = invoke_json("run", kernels, "hang", *words, code=4)["error"]
     assert error["next"] == "raise --timeout"
     assert not FOR_PYTHON.search(" ".join(error.values())), error
+
+
+def test_explain_tells_the_servers_own_limit_from_the_clients(invoke_json: InvokeJson, kernels: str) -> None:
+    with rpc.Server(session_timeout=0.5) as server:
+        error = invoke_json("run", kernels, "hang", "--rpc", server.address, "--timeout", "60s", code=4)["error"]
+        with rpc.connect(server.address) as session:
+            hang = session.load_module(session.upload(kernels))["hang"]
+            with pytest.raises(errors.SessionTimeoutError, match="server's own") as caught:
+                hang()
+    assert (error["cause"], error["next"]) == REASONS["expired"]
+    assert not FOR_PYTHON.search(" ".join(error.values())), error
+    assert caught.value.reason == "expired"
+
+
+@pytest.mark.parametrize("rpc_too", [False, True], ids=["here", "there"])
+def test_explain_does_not_blame_arguments_for_another_processors_library(
+    shell: Shell, kernels: str, servers: dict[str, str], rpc_too: bool
+) -> None:
+    place = ("--rpc", servers["plain"]) if rpc_too else ()
+    done = shell("run", kernels, "illegal", *place, "--json")
+    error = json.loads(done.stdout)["error"]
+    assert (done.returncode, error["cause"], error["next"]) == (5, OTHER_PROCESSOR, COMPILE_FOR)
 
 
 @pytest.mark.parametrize(

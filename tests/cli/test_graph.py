@@ -590,6 +590,20 @@ def test_inspect_reports_damaged_files(invoke_json: InvokeJson, files: Files, tm
     assert invoke_json("run", tmp_path / "b.so", "--fill", "ones", code=1)["error"]["kind"] == "GraphError"
 
 
+def test_run_refuses_a_bundle_that_was_cut_or_has_other_parameters(
+    invoke: Invoke, invoke_json: InvokeJson, files: Files, tmp_path: Path
+) -> None:
+    data = bytearray(Path(files("bundle.so")).read_bytes())
+    (tmp_path / "cut.so").write_bytes(data[:-40])
+    data[graph.read_bundle(files("bundle.so")).params["w1"].offset] ^= 1
+    (tmp_path / "changed.so").write_bytes(data)
+    for file in (tmp_path / "cut.so", tmp_path / "changed.so"):
+        for words in (("run",), ("bench",)):
+            error = invoke_json(*words, file, "--fill", "ones", code=1)["error"]
+            assert (error["kind"], "again" in error["next"]) == ("ModuleLoadError", True)
+        assert invoke("inspect", file, "--strict").exit_code == 6
+
+
 def test_run_model_reports_a_kernel_crash(shell: Shell, kernels: str, tmp_path: Path) -> None:
     m = Model()
     m.call("crash", [])

@@ -20,6 +20,7 @@ import pytest
 import portcall
 from graph.models import Model, array, close, f32, mlp, mlp_json, mlp_params
 from portcall import errors, graph, rpc, toolchain
+from portcall.inspect import check_file, inspect_library
 from rpc.serving import serving
 
 KERNELS, NATIVE = (Path(__file__).parents[1] / name for name in ("kernels", "native"))
@@ -340,6 +341,39 @@ def test_bundle_that_is_damaged_is_refused(kind: str, bundle: Path) -> None:
         portcall.load_module(bundle)
     assert message in str(caught.value)
     assert caught.value.path == str(bundle)
+
+
+@pytest.mark.parametrize("left", [0.7, 0.9, 0.999])
+def test_bundle_that_was_not_copied_whole_is_refused(left: float, bundle: Path) -> None:
+    data, library = bundle.read_bytes(), FOOTER.unpack(bundle.read_bytes()[-FOOTER.size :])[0]
+    bundle.write_bytes(data[: library + 24 + int(left * (len(data) - library - 24))])
+    with pytest.raises(errors.ModuleLoadError, match="copy it again"):
+        portcall.load_module(bundle)
+    assert any("copy it again" in problem for problem in inspect_library(bundle).problems)
+
+
+def test_bundle_with_damaged_parameters_is_refused_where_they_are_checked(bundle: Path) -> None:
+    check_file(bundle)
+    data = bytearray(bundle.read_bytes())
+    data[graph.read_bundle(bundle).params["w1"].offset + 5] ^= 1
+    bundle.write_bytes(data)
+    portcall.load_module(bundle)  # which does not read them
+    with pytest.raises(errors.ModuleLoadError) as caught:
+        check_file(bundle)
+    assert caught.value.path == str(bundle)
+    assert len(inspect_library(bundle).problems) == 1
+    with serving() as server, rpc.connect(server.address) as session, pytest.raises(errors.ModuleLoadError):
+        session.upload(bundle)
+
+
+def test_bundle_without_a_seal_is_taken_as_it_is(bundle: Path) -> None:
+    data = bytearray(bundle.read_bytes())
+    library = graph.read_bundle(bundle).library_nbytes
+    data[library : library + 8] = bytes(8)
+    bundle.write_bytes(data)
+    check_file(bundle)
+    assert inspect_library(bundle).problems == ()
+    check(bundle)
 
 
 def test_bundle_with_a_damaged_plan_is_refused(bundle: Path) -> None:

@@ -32,7 +32,7 @@ from portcall.cli._progress import StatusLine
 from portcall.cli._remote import facts_of, open_session, print_clocks, session_options, uses_farm
 from portcall.cli._vm_arguments import machine_arguments
 from portcall.errors import GraphError, ModuleLoadError, PortcallError, RemoteError, RPCError
-from portcall.inspect import inspect_library
+from portcall.inspect import check_file, inspect_library
 
 if TYPE_CHECKING:
     from portcall.rpc import Session
@@ -143,6 +143,7 @@ def is_model(given: dict[str, Any]) -> bool:
 
     path, second = given["file"], given["second"]
     check_exists(path)
+    check_whole(path)
     is_graph = os.path.isfile(path) and file_kind(path) == "graph"
     if is_graph and not second:
         raise click.UsageError(f"'{path}' is a graph; name the library of its kernels, too: {path} kernels.so")
@@ -152,8 +153,8 @@ def is_model(given: dict[str, Any]) -> bool:
         given["second"], model = second or executable, False
     if not is_graph and model and not holds_graph(path):
         raise click.UsageError(
-            f"Missing argument 'FUNCTION': '{path}' is a library without a graph (or a bundle that was not copied "
-            f"whole); portcall inspect {path} lists its functions."
+            f"Missing argument 'FUNCTION': '{path}' is a library without a graph; portcall inspect {path} lists its "
+            "functions."
         )
     if executable:
         refuse_for_executables(given)
@@ -282,6 +283,18 @@ def check_output(path: str, for_wasm: bool) -> None:
     hint = f"-o {shlex.quote(path.removesuffix(ending) + ('.wasm' if for_wasm else '.so'))}"
     text = f"cannot write '{path}': nothing loads a library that ends in {what}"
     raise CommandError(text, "", hint, kind="ValueError")
+
+
+def check_whole(path: str) -> None:
+    """Refuse a file that portcall made and that is damaged: some of its parameters may be missing, or be others."""
+    if is_library(path):
+        try:
+            check_file(path)
+        except ModuleLoadError as error:
+            raise CommandError(
+                str(error), "it was not copied whole, or its disk is failing", "copy it, or make it, again",
+                kind="ModuleLoadError",
+            ) from error  # fmt: skip
 
 
 def open_device(text: str, session: Session | None = None) -> portcall.Device:

@@ -123,6 +123,9 @@ FARM_REASONS: dict[str, tuple[str, str]] = {
 CORE_HINT = re.compile(r"; raise (call_)?timeout= if it may take longer$")
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 BUG = ("this is a bug in portcall", "report it, with the trace that --debug shows")
+# What a SIGILL, of this process or of a session, mostly is.
+OTHER_PROCESSOR = "the library was compiled for another processor, which has instructions that this one lacks"
+COMPILE_FOR = "compile it for the processor that runs it: there with --target native, or with --for HOST:PORT"
 # The first class that fits is used, so narrow ones come first: (class, exit code, likely cause, next step).
 TABLE: tuple[tuple[type[BaseException], int, str, str], ...] = (
     (errors.FarmError, DEVICE, "", "portcall farm status shows what is there, and who has it"),
@@ -178,6 +181,8 @@ def explain(error: BaseException, command: str = "") -> Explanation:
             else:
                 known = FARM_REASONS if isinstance(error, errors.FarmError) else REASONS
                 cause, next_step = known.get(reason, (cause, next_step))
+            if getattr(error, "signal", "") == "SIGILL":
+                cause, next_step = OTHER_PROCESSOR, COMPILE_FOR
             if getattr(error, "compiler_works", False):
                 next_step = ""
             if isinstance(error, OSError) and error.errno in FULL:

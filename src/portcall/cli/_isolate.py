@@ -21,7 +21,7 @@ import click
 
 from portcall.bench import format_duration
 from portcall.cli._command import Settings
-from portcall.cli._errors import CRASH, INTERRUPTED, TIMEOUT, CommandError
+from portcall.cli._errors import COMPILE_FOR, CRASH, INTERRUPTED, OTHER_PROCESSOR, TIMEOUT, CommandError
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 WRONG = "a wrong number, type or shape of arguments, or a bug in the library"
@@ -72,10 +72,13 @@ def isolate(ctx: click.Context, work: str, timeout: float | None) -> None:
             "TimeoutError",
         )
     if status < 0:
+        other = status == -signal.SIGILL
         raise CommandError(
             f"{work} crashed: {signal.strsignal(-status)} ({signal.Signals(-status).name})",
-            KILLED if status == -signal.SIGKILL else WRONG,
-            f"compare the arguments with the library's source; a debugger shows the place: {debugger()}",
+            OTHER_PROCESSOR if other else KILLED if status == -signal.SIGKILL else WRONG,
+            COMPILE_FOR
+            if other
+            else f"compare the arguments with the library's source; a debugger shows the place: {debugger()}",
             CRASH,
             "Crash",
         )

@@ -169,7 +169,7 @@ def print_next(made: CompiledModel | CompiledExecutable, output: str, words: lis
         print_line(text, "note", "yellow")
     if made.unchecked:
         print_line(f"not compared with onnxruntime: {made.unchecked}", "note", "yellow")
-    elsewhere = ["--rpc=HOST:PORT"] if made.triple else []
+    elsewhere = ["--rpc=HOST:PORT"] if made.triple or not made.runs_here else []
     print_line(f"next: {shlex.join(['portcall', 'run', output, *words, *elsewhere])}")
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from portcall.cli._call import check_whole
 from portcall.cli._command import Command
 from portcall.cli._errors import USER_ERROR
 from portcall.cli._inputs import FORMS, read_input, split_inputs
@@ -48,6 +49,7 @@ def command(
     import portcall
     from portcall import compile, graph, vm
 
+    check_whole(bundle)
     with explained(against):
         made = portcall.load_module(bundle)
         if vm.read_embedded(bundle) is not None:

@@ -59,6 +59,7 @@ class CompiledModel:
         kernels: how many kernels each rule wrote.
         unchecked: why it was not compared with onnxruntime; empty if it was.
         notes: what is different from the model, such as a ZipMap that is left out.
+        runs_here: this machine has the system and the processor that it is compiled for.
     """
 
     graph: Graph
@@ -70,6 +71,7 @@ class CompiledModel:
     kernels: Mapping[str, int] = field(default_factory=dict)
     unchecked: str = "it was not asked for"
     notes: Sequence[str] = ()
+    runs_here: bool = True
 
     def __repr__(self) -> str:
         nbytes = len(self.objects) + sum(each.nbytes for each in self.params.values())
@@ -200,7 +202,9 @@ def compile_module(
     with steps.step("machine code"), as_model_error("compile"):
         objects = _machine_code(rules, machine)
     kernels = dict(rules.counts().most_common())
-    return CompiledModel(made, params, metadata["target"], machine.triple, objects, steps.seconds, kernels)
+    return CompiledModel(
+        made, params, metadata["target"], machine.triple, objects, steps.seconds, kernels, runs_here=machine.runs_here
+    )
 
 
 @contextlib.contextmanager

@@ -31,6 +31,7 @@ from portcall.compile._model import bind_shapes, fix_inputs, inputs_of, likely_s
 from portcall.compile._simplify import decompose
 from portcall.compile._target import Target, find_target
 from portcall.errors import ModelError
+from portcall.graph._bundle import seal_library
 from portcall.vm import VirtualMachine, create
 
 _UNKNOWN = 2  # extent of a dimension that nobody gave, where a model is only checked
@@ -51,6 +52,7 @@ class CompiledExecutable:
         unchecked: why it was not compared with onnxruntime; empty if it was.
         kernels: how many kernels each rule wrote; "default" are TVM's own. Empty if all are.
         notes: what is different from the model, such as a ZipMap that is left out.
+        runs_here: this machine has the system and the processor that it is compiled for.
     """
 
     name: str
@@ -63,6 +65,7 @@ class CompiledExecutable:
     unchecked: str = "it was not asked for"
     kernels: Mapping[str, int] = field(default_factory=dict)
     notes: Sequence[str] = ()
+    runs_here: bool = True
 
     def __repr__(self) -> str:
         return f"<CompiledExecutable {self.name}: {format_size(sum(map(len, self.parts.values())))}, {self.target}>"
@@ -74,11 +77,14 @@ class CompiledExecutable:
             CompileError: the linker failed, or there is none for the target.
             OSError: the file cannot be written.
         """
+        output = toolchain.check_output(path)
         with working_folder() as folder:
             files = [folder / name for name in self.parts]
             for file in files:
                 file.write_bytes(self.parts[file.name])
-            return toolchain.create_shared(files, path, self.triple or None, language="c")
+            made = toolchain.create_shared(files, folder / "model.so", self.triple or None, language="c")
+            seal_library(made, output)
+        return output
 
     def load(self, device: portcall.Device | None = None) -> VirtualMachine:
         """Return a machine on this machine's devices that runs it."""
@@ -133,7 +139,10 @@ def compile_executable(
             module, kernels = _with_kernels(proto, module, machine)
     with steps.step("compile"), as_model_error("compile"):
         parts = _parts(tvm.compile(module, target=machine.tvm))
-    made = CompiledExecutable(name, inputs, target, machine.triple, parts, steps.seconds, kernels=kernels, notes=notes)
+    made = CompiledExecutable(
+        name, inputs, target, machine.triple, parts, steps.seconds,
+        kernels=kernels, notes=notes, runs_here=machine.runs_here,
+    )  # fmt: skip
     if not check or given is None:
         return made
     with steps.step("check"):

@@ -36,6 +36,7 @@ from portcall.graph._params import (
 from portcall.graph._plan import Plan, Storage, decode, encode, plan
 from portcall.graph._spec import COPY, NOP, Graph, Value
 from portcall.inspect import LibraryReport, inspect_library
+from portcall.inspect._seal import SEAL, add_seal, is_seal
 
 _ALIGNMENT = 64
 _VERSION = 1
@@ -111,6 +112,7 @@ def export_bundle(
         _copy_library(library, file)
         _check_kernels(graph, library)
         library_bytes = file.tell()
+        file.write(bytes(SEAL.size))
         described = [_write_param(file, key, given[key], value) for key, value in expected.items()]
         index_offset = file.tell()
         file.write(struct.pack("<I", _VERSION))
@@ -118,6 +120,7 @@ def export_bundle(
             file.write(_text(part))
         file.write(struct.pack("<Q", len(described)) + b"".join(described))
         file.write(_FOOTER.pack(library_bytes, index_offset, file.tell() - index_offset, _MARK))
+        add_seal(file, library_bytes)
     return output
 
 
@@ -135,6 +138,18 @@ def missing_kernels(graph: Graph, library: LibraryReport) -> dict[str, str] | No
     elsewhere = elsewhere or any(not dependency.of_system for dependency in library.needed)
     hidden = library.abi != "modern" and any(name.startswith("_") for name in calls)  # which are not listed
     return None if calls and (elsewhere or hidden) else calls
+
+
+def seal_library(library: Path, output: Path) -> None:
+    """Copy a library that holds a model's parameters to ``output``, and add a seal, unless its format has no room."""
+    with replacing(output) as file:
+        _copy_library(library, file)
+        end = file.tell()
+        file.seek(0)
+        if file.read(4) != _LIBRARY_MARKS[1]:  # WebAssembly ends where its file does
+            file.seek(end)
+            file.write(bytes(SEAL.size))
+            add_seal(file, end)
 
 
 def file_kind(path: StrPath) -> Literal["graph", "bundle", "library"]:
@@ -247,7 +262,7 @@ def _write_param(file: BinaryIO, name: str, value: Any, expected: Value) -> byte
 
 
 def _copy_library(library: Path, file: BinaryIO) -> None:
-    """Copy a shared library; of a bundle its library."""
+    """Copy a shared library, of a bundle its library; without its seal."""
     with library.open("rb") as source:
         if source.read(4) not in _LIBRARY_MARKS:
             raise ValueError(f"'{library}' is not a shared library (ELF or WebAssembly), with which a bundle begins")
@@ -258,7 +273,9 @@ def _copy_library(library: Path, file: BinaryIO) -> None:
         footer = source.read()
     if footer.endswith(_MARK):
         file.truncate(min(_FOOTER.unpack(footer)[0], size))
-        file.seek(0, 2)
+    elif is_seal(footer[-SEAL.size :]):
+        file.truncate(size - SEAL.size)
+    file.seek(0, 2)
 
 
 def _library(

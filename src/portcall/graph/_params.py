@@ -386,7 +386,7 @@ def _unnamed(path: Path) -> Iterator[BinaryIO]:
     except OSError:
         with folder_beside(path) as folder:
             made = folder / path.name
-            with made.open("wb") as file:
+            with made.open("w+b") as file:
                 yield file
             os.replace(made, path)
         return

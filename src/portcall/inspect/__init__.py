@@ -12,3 +12,4 @@ from portcall.inspect._library import embedded_payload as embedded_payload
 from portcall.inspect._library import inspect_library as inspect_library
 from portcall.inspect._machine import Machine as Machine
 from portcall.inspect._machine import this_machine as this_machine
+from portcall.inspect._seal import check_file as check_file

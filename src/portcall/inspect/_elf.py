@@ -24,7 +24,7 @@ MACHINES = {
     258: "loongarch64",
 }  # fmt: skip
 KINDS = {1: "object", 2: "executable", 3: "shared"}
-SYMTAB, DYNAMIC, DYNSYM, VERDEF, VERNEED = 2, 6, 11, 0x6FFFFFFD, 0x6FFFFFFE
+SYMTAB, DYNAMIC, NOBITS, DYNSYM, VERDEF, VERNEED = 2, 6, 8, 11, 0x6FFFFFFD, 0x6FFFFFFE
 NEEDED, SONAME, RPATH, RUNPATH = 1, 14, 15, 29
 FUNCTION_TYPES, WEAK, LOCAL = (2, 10), 2, 0
 MOST_LIBRARIES = 1024  # and folders of a run path: each of one is looked for in each of the other
@@ -94,6 +94,7 @@ class ElfFile:
         versions_needed: for each library, the versions of its symbols that are asked for.
         versions_defined: the versions of symbols that this file offers itself.
         segments: (address, offset in the file, size) of what is loaded.
+        end: where the library ends; other parts may follow.
     """
 
     kind: str
@@ -105,6 +106,7 @@ class ElfFile:
     versions_needed: dict[str, tuple[str, ...]]
     versions_defined: frozenset[str]
     segments: tuple[tuple[int, int, int], ...]
+    end: int
 
     def content(self, data: Buffer, symbol: Symbol) -> bytes:
         """Return the initial bytes of a variable from ``data``, the bytes that this file was read from."""
@@ -198,6 +200,9 @@ class Reader:
             versions_needed=dict(self.versions_needed()),
             versions_defined=frozenset(self.versions_defined()),
             segments=tuple(self.segments(segment_place, header[8], header[9])),
+            end=max(
+                section_place + header[10] * header[11], *(s.offset + s.size for s in self.sections if s.kind != NOBITS)
+            ),
         )
 
     def segments(self, place: int, size: int, count: int) -> Iterator[tuple[int, int, int]]:

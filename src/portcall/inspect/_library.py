@@ -32,6 +32,7 @@ from portcall.inspect._machine import (
     this_machine,
     unmet_here,
 )
+from portcall.inspect._seal import damage_of
 
 PREFIX = "__tvm_ffi_"
 SPECIAL_PREFIX = "__tvm_ffi__"  # of what belongs to the compiler
@@ -140,6 +141,7 @@ def inspect_library(path: str | os.PathLike[str]) -> LibraryReport:
         elf = _wasm.read_library(data)
         defined = symbols_of(elf)
         modules, _, problems = read_modules(elf, data, defined)
+        problems += filter(None, (damage_of(data, elf.end),))
         nbytes = len(data)
         signed = signatures_of(data) if PORTCALL_MARK in defined else []
     needs = needs_of(elf)

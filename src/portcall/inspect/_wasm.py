@@ -50,7 +50,8 @@ def read_wasm(data: Buffer) -> ElfFile:
     exports: list[tuple[str, int, int]] = []
     addresses: list[int] = []
     segments: list[tuple[int, int, int]] = []
-    whole = Reader(data, 8, library_end(data))
+    end = library_end(data, len(data))
+    whole = Reader(data, 8, end)
     while whole.left():
         section = whole.byte()
         part = whole.part()
@@ -79,6 +80,7 @@ def read_wasm(data: Buffer) -> ElfFile:
         versions_needed={},
         versions_defined=frozenset(),
         segments=tuple(segments),
+        end=end,
     )
     return replace(file, symbols=tuple(with_size(file, data, symbol) for symbol in found))
 
@@ -94,10 +96,9 @@ def with_size(file: ElfFile, data: Buffer, symbol: Symbol) -> Symbol:
     return replace(symbol, size=8 + size)
 
 
-def library_end(data: Buffer) -> int:
-    """Return where a module ends: in a bundle (docs/graph.md) other parts follow."""
-    nbytes = len(data)
-    return min(nbytes, int.from_bytes(data[-32:-24], "little")) if data[-8:] == b"PCBUNDLE" else nbytes
+def library_end(data: Buffer, end: int) -> int:
+    """Return where a library ends: in a bundle (docs/graph.md), where its footer says, and else at ``end``."""
+    return min(len(data), int.from_bytes(data[-32:-24], "little")) if data[-8:] == b"PCBUNDLE" else end
 
 
 def symbols(

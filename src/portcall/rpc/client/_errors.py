@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any
 
 from portcall import _core, errors
+from portcall.rpc.wire._endings import timeout_error
 
 _MOST_FRAMES, _MOST_LINE = 100, 500  # frames; characters of a line
 _FRAME = re.compile(r'  File "(.*)", line (\d+), in (.*)')
@@ -106,11 +107,15 @@ def _with_peer(cls: type[errors.RPCError]) -> Callable[..., errors.RPCError]:
     return lambda message, peer="", backtrace="": cls(without_escapes(message), peer=peer)
 
 
+def _timeout_error(message: str, peer: str = "", backtrace: str = "") -> errors.SessionTimeoutError:
+    return timeout_error(without_escapes(message), peer)
+
+
 def _register_errors() -> None:
+    _core.register_error_class(errors.SessionTimeoutError.__name__, _timeout_error)
     for cls in (
         errors.SessionClosedError,
         errors.SessionBrokenError,
-        errors.SessionTimeoutError,
         errors.RemoteProtocolError,
     ):
         _core.register_error_class(cls.__name__, _with_peer(cls))

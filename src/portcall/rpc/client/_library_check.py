@@ -21,6 +21,7 @@ from portcall.inspect._elf import Buffer, ElfError, read_build
 from portcall.inspect._library import kind_problems, needs_of
 from portcall.inspect._linkage import open_mapped
 from portcall.inspect._machine import Machine, Unmet, compile_for, from_json, mapping, problems_of, to_json
+from portcall.inspect._seal import damage_of
 from portcall.inspect._wasm import read_library
 
 _LIBRARY = re.compile(r"\.(so(\.\d+)*|wasm)$")
@@ -90,14 +91,19 @@ def library_problems(source: Path | memoryview, name: str, ask: Ask) -> list[str
     try:
         with opened(source) as data:
             elf = read_library(data)
+            damage = damage_of(data, elf.end)
     except ElfError as error:
         answer = ask("", "")
         return [str(error)] if answer is not None else []
     needs = needs_of(elf)
     answer = ask(name, to_json(needs))
     if answer is None or answer.unmet is None:
-        return []
-    return [*kind_problems(elf.kind), *problems_of(needs, answer.machine, answer.unmet, here=False)]
+        return [damage] if damage else []
+    return [
+        *filter(None, (damage,)),
+        *kind_problems(elf.kind),
+        *problems_of(needs, answer.machine, answer.unmet, here=False),
+    ]
 
 
 def object_problems(source: Path | memoryview, suffix: str, machine: Machine) -> Iterator[str]:

@@ -101,7 +101,8 @@ class Kind:
 
 
 _CRASH = "; the server goes on: connect again"
-_MORE_TIME = "ask for more with session_timeout=, unless the server's own limit is less"
+MORE_TIME = "ask for more with session_timeout=, unless the limit is the server's own (its --session-timeout)"
+_EXPIRED = ' session has expired, try to increase the "session_timeout" value.'
 KINDS = {
     "closed": Kind("closed by the client", last_message=False),
     "lost": Kind(
@@ -123,7 +124,7 @@ KINDS = {
     ),
     "expired": Kind(
         "its time of {detail} is over",
-        "the time of the session with {peer} is over", errors.SessionTimeoutError, _MORE_TIME,
+        "the time of the session with {peer} is over", errors.SessionTimeoutError, MORE_TIME,
     ),
     "disk": Kind(
         "its files took more than {detail}",
@@ -212,6 +213,8 @@ def error_of(words: dict[str, str], peer: str) -> errors.RPCError | None:
     text = kind.client.format(peer=peer, signal=signal_name, code=words.get("code", "?"))
     if call:
         text += f"; it ran {call}"
+    if signal_name == "SIGILL":
+        text += "; the library was probably compiled for another processor"
     if issubclass(kind.error, errors.RemoteCrashError):
         return kind.error(text, peer=peer, signal=signal_name, call=call, stderr=stderr)
     return kind.error(text, peer=peer, reason=how, hint=kind.hint)
@@ -259,11 +262,17 @@ def last_message(ending: Ending, peer_kind: str, seconds: float) -> bytes:
         seconds: the time that the session had.
     """
     if ending.how == "expired":  # in the words that TVM clients know
-        text = f'Your {float(seconds)}s session has expired, try to increase the "session_timeout" value.'
-        return exception_frame(f"RPCSessionTimeoutError: {text}")
+        return exception_frame(f"RPCSessionTimeoutError: Your {float(seconds)}s{_EXPIRED}")
     if peer_kind == "TVM" and ending.kind.last_message:
         return exception_frame(f"the session ended on the server: {ending.text}")
     return b""
+
+
+def timeout_error(text: str, peer: str) -> errors.SessionTimeoutError:
+    """Return the error for a timeout; where it is the server's last message, it says whose limit that may be."""
+    if not text.endswith(_EXPIRED):
+        return errors.SessionTimeoutError(text, peer=peer)
+    return errors.SessionTimeoutError(text.partition(", try")[0], peer=peer, reason="expired", hint=MORE_TIME)
 
 
 def exception_frame(text: str) -> bytes:
