@@ -67,7 +67,7 @@ class ExecutableReport:
         }
 
 
-def open_executable(path: str, library: LibraryReport | None) -> ExecutableReport | None:
+def open_executable(library: LibraryReport | None) -> ExecutableReport | None:
     """Read the executable in a library; None where there is none.
 
     Raises:
@@ -75,7 +75,7 @@ def open_executable(path: str, library: LibraryReport | None) -> ExecutableRepor
     """
     from portcall import get_global_func, vm
 
-    info = None if library is None else vm.read_embedded(path)
+    info = None if library is None else vm.read_embedded(library.path)
     if library is None or info is None:
         return None
     kernels = tuple(name for name in info.calls if name in library.functions)

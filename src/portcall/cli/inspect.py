@@ -75,7 +75,7 @@ def command(
         model.check(report)
         if svg:
             model.draw(svg)
-    executable = open_executable(file, report)
+    executable = open_executable(report)
     problems = [problem for each in (model, report, executable) if each for problem in each.problems]
     if json_to is not None:
         facts = asdict(report) if report else None
