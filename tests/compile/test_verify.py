@@ -181,7 +181,7 @@ def test_verify_takes_products_of_bytes_from_kernels_that_do_not_saturate() -> N
         assert [kinds[node.input[place]] for place in (1, 3)] == [onnx.TensorProto.UINT8] * 2
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 def test_verify_is_right_on_x86_64_without_vnni() -> None:
     """A processor of 2013, which qemu plays: no VNNI, so that onnxruntime's own products of uint8 and int8 saturate."""
     script = Path(__file__).parents[1] / "scripts" / "products_of_bytes.py"

@@ -8,7 +8,7 @@ import pytest
 from farm.soak import soak
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 def test_soak_of_a_farm_finds_nothing() -> None:
     summary = soak(clients=24, boards=6, seconds=15, verbose=False)
     assert summary["failures"] == []

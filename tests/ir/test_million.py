@@ -50,7 +50,7 @@ print(json.dumps([number, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1
 EXPECTED = 5680317007618864492  # the hash is the same in every process, on every machine
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 def test_ir_operations_on_a_million_objects() -> None:
     size = 1_000_000
     code = CODE.replace("{size}", str(size)).replace("{half}", str(size // 2))

@@ -166,7 +166,7 @@ def test_a_client_that_does_not_read_is_not_silent() -> None:
         assert theirs.recv(1)
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 def test_server_ends_the_session_of_a_client_that_is_gone() -> None:
     with serving() as server, RawClient(server.address).open() as client:
         unplug(client.sock)

@@ -138,7 +138,7 @@ def test_supervisor_error_in_any_call_ends_one_client_at_most(tmp_path: Path) ->
             assert any(f"fired {name} " in call for call in calls), calls
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 def test_supervisor_starts_sessions_again_after_an_error_in_any_call(tmp_path: Path) -> None:
     def lose_zygote() -> None:
         with RawClient(server.address) as client:
