@@ -98,16 +98,15 @@ def test_cpp_program_shows_the_registry(tmp_path: Path) -> None:
 
 
 def test_readme_code_runs(tmp_path: Path) -> None:
-    """Its C++ becomes the library; the server is started as there, and its Python runs, here and with that.
+    """The server is started as there, and the Python runs with the demo's kernels, here and in a session.
 
-    Models have a library of their own (graph/test_docs.py), and what it shows of objects has names from elsewhere.
+    The snippet of models has a test in graph/test_docs.py.
     """
     text = (EXAMPLES.parent / "README.md").read_text()
-    programs = {language: re.findall(f"```{language}\n(.*?)```", text, re.DOTALL) for language in ("cpp", "python")}
-    (source,) = programs["cpp"]
-    (tmp_path / "kernels.cc").write_text(source)
-    toolchain.create_shared(tmp_path / "kernels.cc", tmp_path / "kernels.so")
-    (serve,) = re.findall("^    portcall (serve .*)", text, re.MULTILINE)
+    programs = re.findall("```python\n(.*?)```", text, re.DOTALL)
+    kernels = EXAMPLES.parent / "src" / "portcall" / "cli" / "demo_kernels.cc"
+    toolchain.create_shared(kernels, tmp_path / "kernels.so")
+    (serve,) = re.findall("^    portcall (serve --host .*)", text, re.MULTILINE)
     command = [
         sys.executable,
         "-m",
@@ -124,7 +123,7 @@ def test_readme_code_runs(tmp_path: Path) -> None:
         ready = json.loads(server.stdout.readline())
         assert ready["host"] == "0.0.0.0"
         shutil.copy(tmp_path / "portcall" / "server-token", tmp_path / "token")  # as the line to paste brings it here
-        python = "\n".join(programs["python"][:2]).replace('"board.local", 9090', f'"127.0.0.1", {ready["port"]}')
+        python = "\n".join(programs[:2]).replace('"board.local", 9090', f'"127.0.0.1", {ready["port"]}')
         done = subprocess.run(
             [sys.executable, "-c", python], cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False
         )
@@ -134,9 +133,10 @@ def test_readme_code_runs(tmp_path: Path) -> None:
     assert "median" in done.stdout
 
 
-def test_readme_kernel_checks_its_arguments(tmp_path: Path) -> None:
-    (source,) = re.findall("```cpp\n(.*?)```", (EXAMPLES.parent / "README.md").read_text(), re.DOTALL)
-    (tmp_path / "kernels.cc").write_text(source.replace('"myadd"', '"readme.myadd"'))
+def test_cpp_page_kernel_checks_its_arguments(tmp_path: Path) -> None:
+    page = (EXAMPLES.parent / "docs" / "cpp.md").read_text()
+    (source,) = re.findall("```cpp\n// kernels.cc\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "kernels.cc").write_text(source.replace('"myadd"', '"page.myadd"'))
     add_one = portcall.load_module(toolchain.create_shared(tmp_path / "kernels.cc", tmp_path / "kernels.so"))["add_one"]
     try:
         x, y = portcall.tensor(np.arange(8, dtype="float32")), portcall.tensor(np.zeros(8, "float32"))
@@ -148,7 +148,7 @@ def test_readme_kernel_checks_its_arguments(tmp_path: Path) -> None:
                 add_one(x, other)
             assert not y.numpy().any()
     finally:
-        portcall.remove_global_func("readme.myadd")
+        portcall.remove_global_func("page.myadd")
 
 
 MLP_INPUT = [str(k % 5 - 2) for k in range(4 * 16)]

@@ -164,7 +164,7 @@ def test_demo_leaves_what_the_first_snippet_of_the_readme_loads(shell: Shell, tm
     )
     assert done.returncode == 0, done.stderr
     for line in re.findall(
-        r"^    portcall (\w+ kernels\.so.*?)(?: {2,}#.*)?$", page.partition("\n## From C++")[0], re.MULTILINE
+        r"^    portcall (\w+ kernels\.so.*?)(?: {2,}#.*)?$", page.partition("\n## A remote call")[0], re.MULTILINE
     ):
         done = subprocess.run(f"{sys.executable} -m portcall {line}", shell=True, cwd=tmp_path / "portcall-demo",
                               capture_output=True, text=True)  # fmt: skip

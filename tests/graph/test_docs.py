@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import doctest
 import re
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -37,12 +36,11 @@ def test_graph_page_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.peers
 def test_readme_graph_example_runs(libraries: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    (example,) = [block for block in blocks if "graph.create(" in block]
+    (example,) = [block for block in blocks if "graph.GraphModule(" in block]
     draft, w, b, x = Model(), array(3, 8), array(3, seed=2), array(2, 8, seed=3)
     sources = [draft.input("data", (2, 8)), draft.input("w", (3, 8)), draft.input("b", (3,))]
-    (tmp_path / "m.json").write_text(draft.json(draft.call("dense", sources, f32(2, 3))))
-    graph.save_params_to_file({"w": w, "b": b}, tmp_path / "m.params")
-    shutil.copy(libraries["layers"], tmp_path / "kernels.so")
+    json = draft.json(draft.call("dense", sources, f32(2, 3)))
+    graph.export_bundle(tmp_path / "resnet50.so", json, libraries["layers"], {"w": w, "b": b})
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"portcall": portcall, "np": np, "x": x}
     exec(compile(example, "README.md", "exec"), names)
