@@ -223,6 +223,7 @@ def test_bench_model_times_it_and_its_nodes(
     result = invoke("bench", *words, "--profile", "--trace", tmp_path / "t.json", *place)
     assert result.exit_code == 0, result.output
     assert "median" in result.stdout
+    assert "reading of the clock" in result.stdout
     kernels = result.stdout.partition("one run, call by call: ")[2].splitlines()
     assert kernels[1].split() == ["time", "share", "calls", "kernel"]
     assert {tuple(row.split()[3:]) for row in kernels[2:4]} == {("2", "dense"), ("1", "relu")}
@@ -417,6 +418,16 @@ def test_run_model_unknown_arguments_are_usage_errors(
 
 
 MLP = ("{m_json}", "{kernels_so}", "--params", "{m_params}")
+
+
+@pytest.mark.parametrize("form", [MLP, ("{bundle_so}",), ("{tvm_so}",)], ids=" ".join)
+def test_run_model_proposes_no_parameter_as_an_input(
+    invoke_json: InvokeJson, files: Files, form: tuple[str, ...]
+) -> None:
+    error = invoke_json("run", *files.words(*form, "--input", "zzz=ones"), code=1)["error"]
+    assert error["cause"] == "there is x"
+
+
 # What is given, the class of the error, what it says, and what it says is next.
 FAILURES: list[tuple[tuple[str, ...], str, str, str]] = [
     ((*MLP,), "GraphError", "nothing is given for 'x' float32[4,16]", "--input x=@x.npy"),

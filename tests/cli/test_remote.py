@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import socket
@@ -120,12 +121,28 @@ def test_bench_remote_measures_on_the_server(
     assert {warning["code"] for warning in answer["warnings"]} <= {"short", "unstable"}
 
 
+def test_run_and_bench_call_functions_of_the_server_itself(
+    invoke: Invoke, invoke_json: InvokeJson, there: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    answer = invoke_json("run", "testing.echo", "--arg", "3", *there)
+    assert (answer["library"], answer["function"], answer["returned"]) == ("", "testing.echo", 3)
+    assert invoke_json("bench", "testing.nop", "--number", "1", "--repeat", "2", *there)["function"] == "testing.nop"
+    missing = invoke_json("run", "testing.nobody", *there, code=1)["error"]
+    assert missing["kind"] == "FunctionNotFoundError"
+    for file in ("kernels.so", "m.json", f"folder{os.sep}file", "m.onnx"):  # which are files that are missing
+        assert "FunctionNotFound" not in invoke_json("run", file, *there, code=1)["error"]["kind"]
+    assert invoke_json("run", "testing.echo", code=1)["error"]["kind"] == "ModuleLoadError"
+
+
 # ---- Failures -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("words", "code", "said"), [
     (("refuse",), 1, "refuse raised on {peer} ValueError: refused by the kernel"),
     (("crash",), 5, "{peer} crashed"),
+    (("crash",), 5, "without --rpc"),
+    (("add_one", "--device", "cpu:1"), 3, "they count from 0: there is cpu:0"),
     (("hang", "--timeout", "300ms"), 4, "{peer} did not answer"),
     (("nothing",), 1, "has no function 'nothing'"),
     (("add_onne",), 1, "did you mean add_one"),

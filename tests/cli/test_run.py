@@ -206,6 +206,30 @@ def test_run_isolated_signal_ends_both_processes(kernels: str, tmp_path: Path, n
     assert not Path(f"/proc/{child}").exists() or "Z" in Path(f"/proc/{child}/stat").read_text()
 
 
+def test_run_refuses_a_place_to_save_before_it_runs(invoke_json: InvokeJson, kernels: str, tmp_path: Path) -> None:
+    for path in (tmp_path / "missing" / "y.npz", tmp_path / "y.txt"):
+        error = invoke_json("run", kernels, "refuse", "--save", path, code=1)["error"]
+        assert str(path) in error["message"]
+        assert error["next"]
+
+
+@pytest.mark.parametrize(
+    ("words", "next_step"),
+    [
+        (("run", "{kernels}", "add", "--arg", "@no.npy"), "ls ."),
+        (("run", "{kernels}", "add", "--arg", "@{folder}/no/no.npy"), "ls {folder}"),
+        (("run", "nope.so", "f"), "ls ., or make one: portcall demo"),
+        (("compile", "nope.onnx"), "ls ."),
+        (("run", "nope.onnx"), "ls ."),
+    ],
+)
+def test_missing_file_proposes_where_to_look(
+    invoke_json: InvokeJson, kernels: str, tmp_path: Path, words: tuple[str, ...], next_step: str
+) -> None:
+    words = tuple(word.format(kernels=kernels, folder=tmp_path) for word in words)
+    assert invoke_json(*words, code=1)["error"]["next"] == next_step.format(folder=tmp_path)
+
+
 @pytest.mark.parametrize("words", [("run",), ("bench", "--number", "1", "--repeat", "100")], ids=["run", "bench"])
 def test_isolated_command_that_is_interrupted_exits_with_130(kernels: str, words: tuple[str, ...]) -> None:
     command = [sys.executable, "-m", "portcall", *words, kernels, "rest"]

@@ -14,6 +14,7 @@ import pytest
 
 from devices.conftest import FakeDriver
 from portcall import rpc
+from portcall.cli._call import Call, about_error
 
 ONES = ("--arg", "ones:float32[100]")
 ADD = ("add", *ONES, *ONES, "--out", "float32[100]")
@@ -66,6 +67,12 @@ def test_run_names_the_device_that_the_library_is_for(
     done = portcall_command("run", libraries["opencl"], *ADD, *(("--rpc", server.address) if there else ()))
     assert done.returncode == 1
     assert "--device opencl:0" in done.stderr
+
+
+def test_run_of_a_function_of_the_host_on_a_device_says_to_leave_that_out() -> None:
+    call = Call("kernels.so", "add_one", ())
+    said = "add_one(): argument #0: expected a tensor in the host's memory, got one on opencl:0"  # of portcall/tensor.h
+    assert about_error(call, "ValueError", said)[1] == "leave out --device"
 
 
 def test_serve_gives_sessions_the_named_device_alone(driver: FakeDriver, tmp_path: Path) -> None:

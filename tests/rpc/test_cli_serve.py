@@ -98,6 +98,12 @@ def test_serve_under_nohup_ignores_sighup() -> None:
         assert process.wait(60) == 0
 
 
+def test_serve_names_the_folder_of_a_socket_that_is_missing(tmp_path: Path) -> None:
+    done = run("serve", "--unix", tmp_path / "missing" / "s.sock")
+    assert done.returncode == 1
+    assert f"the folder '{tmp_path / 'missing'}' does not exist" in done.stderr
+
+
 def test_serve_reports_a_taken_port_and_port_end_tries_more() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

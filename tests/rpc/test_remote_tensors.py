@@ -58,6 +58,12 @@ def test_remote_tensor_round_trip_of_every_type_and_layout(remote: rpc.Session, 
         np.testing.assert_array_equal(remote["testing.echo"](portcall.ReadOnly(array)).numpy(), array)
 
 
+def test_local_function_refuses_a_remote_tensor_with_a_remedy(shared: rpc.Session, libraries: dict[str, Path]) -> None:
+    x = shared.tensor(np.zeros(4, "float32"))
+    with pytest.raises(errors.ArgumentError, match=r"\.numpy\(\)"):
+        portcall.load_module(libraries["elementwise"])["add_one"](x, x)
+
+
 @settings(max_examples=50)
 @given(data=st.data())
 def test_remote_tensor_round_trip_of_any_array(shared: rpc.Session, data: st.DataObject) -> None:

@@ -58,6 +58,8 @@ cdef object exception_of(TVMFFIErrorCell* cell):
     if "peer" in facts and cell.backtrace.size:
         facts["backtrace"] = text_of(cell.backtrace)
     if "position" in facts:
+        if facts["got"] == "portcall.rpc.Tensor" and "Tensor" in facts["expected"]:
+            message += ", which is on a server: give its .numpy(), or call a library that its session has loaded"
         return errors.ArgumentError(message, **facts)
     return exception_of_kind(text_of(cell.kind), message, facts)
 

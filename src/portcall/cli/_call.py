@@ -26,7 +26,7 @@ import click
 import portcall
 from portcall.cli._arguments import Argument, check_forms, check_outputs, make_arguments
 from portcall.cli._command import Decorated, read_limit, with_options
-from portcall.cli._errors import DEVICE, CommandError
+from portcall.cli._errors import DEVICE, CommandError, nearest_folder
 from portcall.cli._isolate import isolate
 from portcall.cli._progress import StatusLine
 from portcall.cli._remote import facts_of, open_session, print_clocks, session_options, uses_farm
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 OTHER_OPTIONS = {True: "a model takes --input NAME=SPEC", False: "a function takes --arg SPEC and --out TYPE[SHAPE]"}
 WRONG_ARGUMENTS = "it expects other arguments"
 WRITE_OTHERS = "give others with --arg and --out; portcall run --help shows their forms"
+FILES = (".so", ".json", ".onnx", ".wasm", ".o", ".a", ".tar", ".c", ".cc", ".params")  # never a function's name
 LOADED = (".so", ".dll", ".dylib", ".dso")  # by load_module, which finds libm.so.6, too
 # The symbols and libraries that a problem is about.
 NAMES = re.compile(r"(?<=')[^']+(?=')|[\w.+-]+\.so[\w.]*")
@@ -133,7 +134,7 @@ class Place:
 
 
 def is_model(given: dict[str, Any]) -> bool:
-    """Say whether the words mean a model rather than a function.
+    """Say whether the words mean a model rather than a function; the file of a server's own function becomes "".
 
     Raises:
         click.UsageError: they mean neither, or an option is for the other.
@@ -142,6 +143,9 @@ def is_model(given: dict[str, Any]) -> bool:
     from portcall.graph import file_kind
 
     path, second = given["file"], given["second"]
+    if names_function_of_server(given):
+        given["file"], given["second"] = "", path
+        return False
     check_exists(path)
     check_whole(path)
     is_graph = os.path.isfile(path) and file_kind(path) == "graph"
@@ -164,6 +168,13 @@ def is_model(given: dict[str, Any]) -> bool:
             option = f"--{name.rstrip('s') if name != 'params' else name}"
             raise click.UsageError(f"{option} is for {'models' if of_models else 'functions'}; {OTHER_OPTIONS[model]}")
     return model
+
+
+def names_function_of_server(given: dict[str, Any]) -> bool:
+    """Say whether the one word that is given is not a file here but a function that the server itself offers."""
+    path = given["file"]
+    word = not given["second"] and os.sep not in path and not path.endswith(FILES)
+    return word and bool(given["rpc"] or uses_farm(given["rpc"], given)) and not os.path.exists(path)
 
 
 def refuse_for_executables(given: dict[str, Any]) -> None:
@@ -227,10 +238,11 @@ def open_place(given: dict[str, Any], path: str, devices: Sequence[str]) -> Iter
         with StatusLine() as status:
             yield Place(here, library, lambda array: portcall.tensor(array, device=here[0]), text, status)
         return
-    check_exists(path)
+    if path:
+        check_exists(path)
     with open_session(given["rpc"] or "", given, given["timeout"]) as (session, status):
         there = tuple([open_device(device, session) for device in devices])
-        library = load_there(session, path, not given["no_check"], status)
+        library = load_there(session, path, not given["no_check"], status) if path else session.module
         name = f"{text} of {session.name}"
         yield Place(there, library, lambda array: session.tensor(array, there[0]), name, status, session)
 
@@ -261,7 +273,7 @@ def check_exists(path: str) -> None:
         raise CommandError(
             f"no such file: '{path}'",
             "the path is wrong",
-            "ls, or make one: portcall demo",
+            f"ls {shlex.quote(nearest_folder(path))}" + ", or make one: portcall demo" * path.endswith(".so"),
             kind="ModuleLoadError",
         )
 
@@ -299,14 +311,15 @@ def check_whole(path: str) -> None:
 
 def open_device(text: str, session: Session | None = None) -> portcall.Device:
     """Return the device of that name, or a device error when it is not there."""
+    make = session.device if session else portcall.device
     try:
-        device = session.device(text) if session else portcall.device(text)
+        device = make(text)
     except ValueError as error:
         raise CommandError(str(error), next_step="portcall doctor lists the devices", kind="ValueError") from error
     if not device.exist:
         raise CommandError(
             f"device {text} does not exist {f'on {session.name}' if session else 'here'}",
-            reason_of(device),
+            reason_of(device, make(device.kind, 0)),
             f"portcall doctor {session.name} lists the devices" if session else "portcall doctor lists the devices",
             DEVICE,
             "DeviceError",
@@ -314,8 +327,10 @@ def open_device(text: str, session: Session | None = None) -> portcall.Device:
     return device
 
 
-def reason_of(device: portcall.Device) -> str:
-    """Return why a device does not exist, in the words of its plug-in."""
+def reason_of(device: portcall.Device, first: portcall.Device) -> str:
+    """Return why a device does not exist, in the words of its plug-in; ``first`` is number 0 of the kind."""
+    if device.device_id and first.exist:
+        return f"they count from 0: there is {first}, and nothing above the last one"
     try:
         _ = device.device_name
     except RemoteError as error:
@@ -361,6 +376,13 @@ def find_function(library: portcall.Module, path: str, name: str) -> portcall.Pa
     try:
         return library.get_function(name)
     except LookupError as error:
+        if not path:
+            raise CommandError(
+                f"there is no file '{name}' here, and the server offers no function of that name",
+                "the name is wrong, or the server was started without the file that registers it",
+                "portcall serve --import FILE.py on the server, or portcall run LIBRARY FUNCTION",
+                kind="FunctionNotFoundError",
+            ) from error
         near = getattr(error, "near", ()) or difflib.get_close_matches(name, functions_of(path), n=3)
         raise no_function(path, name, near) from error
 
@@ -422,6 +444,8 @@ def calling(call: Call, work: Callable[[], Any]) -> Any:
 
 def about_error(call: Call, kind: str, text: str) -> tuple[str, str]:
     """Return the likely cause of what a function raised, and the next step, where class or text tell."""
+    if "in the host's memory" in text:
+        return "it runs on the host", "leave out --device"
     if "device_type" in text:  # compiled code compares it with its own
         for name in kernel_kinds(call.library):
             return f"its kernels are for {name}", f"--device {name}:0"

@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shlex
 from dataclasses import dataclass
 
 from portcall import errors
@@ -145,7 +146,12 @@ TABLE: tuple[tuple[type[BaseException], int, str, str], ...] = (
         "run portcall version on both machines; install the same version",
     ),
     (errors.SessionTimeoutError, TIMEOUT, "the work takes longer, or the machine is busy", "raise --timeout"),
-    (errors.RemoteCrashError, CRASH, "a bug in what was called, or wrong arguments", "read the server's log"),
+    (
+        errors.RemoteCrashError,
+        CRASH,
+        "a bug in what was called, or wrong arguments",
+        "the same without --rpc, if this machine loads the library: a crash here comes with the line for a debugger",
+    ),
     (errors.ConnectError, DEVICE, "", ""),
     (errors.RemoteError, USER_ERROR, "", ""),
     (
@@ -185,12 +191,22 @@ def explain(error: BaseException, command: str = "") -> Explanation:
                 cause, next_step = OTHER_PROCESSOR, COMPILE_FOR
             if getattr(error, "compiler_works", False):
                 next_step = ""
+            if isinstance(error, FileNotFoundError) and error.filename and not next_step:
+                next_step = f"ls {shlex.quote(nearest_folder(os.fsdecode(error.filename)))}"
             if isinstance(error, OSError) and error.errno in FULL:
                 next_step = "free some space, or write it elsewhere; df -h shows what is free"
             if command == "doctor" and next_step.startswith(("portcall doctor", "raise --timeout")):
                 next_step = ""
             return Explanation(kind, message_of(error), cause, next_step.format_map(facts(error)), code)
     return Explanation(kind, f"{kind}: {error}", *BUG, USER_ERROR)
+
+
+def nearest_folder(path: str) -> str:
+    """Return the last folder of a path that exists."""
+    folder = os.path.dirname(path)
+    while folder and not os.path.isdir(folder):
+        folder = os.path.dirname(folder)
+    return folder or "."
 
 
 def facts(error: BaseException) -> dict[str, str]:

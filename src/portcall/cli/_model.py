@@ -10,7 +10,7 @@ import contextlib
 import difflib
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -108,8 +108,8 @@ def open_model(ctx: click.Context, given: dict[str, Any]) -> Iterator[Model]:
         with explained_graph_errors(cause=NO_PARAMS):
             params = graph.load_params_from_file(given["params"]) if given["params"] else None
         with explained_graph_errors(f"{named}: "):
-            known, maker = read_model(given)
-        inputs = read_inputs(known, given)
+            known, maker, filled = read_model(given)
+        inputs = read_inputs(known, given, filled if params is None else {*filled, *params.infos})
         with open_place(given, kernels or path, given["device"].split(",")) as place:
             if kernels:
                 executor = graph.create(known, place.library, list(place.devices))
@@ -122,16 +122,16 @@ def open_model(ctx: click.Context, given: dict[str, Any]) -> Iterator[Model]:
             yield Model(executor, place, {**files, "params": given["params"]}, inputs)
 
 
-def read_model(given: dict[str, Any]) -> tuple[Graph, str]:
-    """Return the graph, and the function that makes executors where its library has it."""
+def read_model(given: dict[str, Any]) -> tuple[Graph, str, set[str]]:
+    """Return the graph; the function that makes executors, where its library has it; the parameters in its file."""
     from portcall import graph
 
     path = given["file"]
     if given["second"]:
-        return graph.Graph.from_json(Path(path).read_bytes()), ""
+        return graph.Graph.from_json(Path(path).read_bytes()), "", set()
     carried = graph.read_bundle(path) if graph.file_kind(path) == "bundle" else graph.read_embedded(path)
     assert carried is not None, "is_model has seen a graph"
-    return carried.graph, carried.name
+    return carried.graph, carried.name, set(carried.params)
 
 
 # ---- Inputs ----------------------------------------------------------------------------------------------------------
@@ -142,8 +142,11 @@ def ports(model: Graph) -> dict[str, Value]:
     return {model.nodes[number].name: model.values[model.nodes[number].outputs[0]] for number in model.inputs}
 
 
-def read_inputs(model: Graph, given: dict[str, Any]) -> dict[str, Input]:
+def read_inputs(model: Graph, given: dict[str, Any], filled: Container[str]) -> dict[str, Input]:
     """Return the inputs that are given, of the graph's shapes and types.
+
+    Parameters:
+        filled: parameters, which an error does not propose.
 
     Raises:
         CommandError: a name, a word, a type or a shape is wrong, or there are NaN; the text names the input.
@@ -157,7 +160,7 @@ def read_inputs(model: Graph, given: dict[str, Any]) -> dict[str, Input]:
     for name, spec in split_inputs(given["inputs"], list(known)):
         value = known.get(name)
         if value is None:
-            raise no_input(name, list(known), given["named"])
+            raise no_input(name, [each for each in known if each not in filled], given["named"])
         inputs[name] = Input(spec, read_input(name, spec, str(value.dtype), value.shape, generator))
         check_fits(name, inputs[name], value)
         check_finite(name, inputs[name], given["allow_nan"])

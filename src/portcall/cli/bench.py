@@ -221,6 +221,7 @@ def show_profile(profile: Profile | CallProfile, origins: Mapping[str, Sequence[
     ]
     print_line(f"\none run, call by call: {format_duration(profile.total)}")
     console().print(table(PROFILE_COLUMNS, rows, right=PROFILE_COLUMNS[:3]))
+    print_line("each call's time has the reading of the clock in it, tens of ns")
     if len(kernels) > TOP:
         rest = kernels[TOP:]
         share = sum(kernel.share for kernel in rest)

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import time
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,6 +45,7 @@ portcall run kernels.so matmul --arg @a.npy --arg @b.npy --out 'float32[64,64]' 
 portcall run kernels.so matmul --arg @in.npz:a --arg @in.npz:b --out 'float32[64,64]' --check out.npz
 portcall run kernels.so add --arg 3 --arg 4 --json
 portcall run kernels.so add_one --rpc board.local:9090 --key rasp --arg 'random:float32[1024]' --out 'float32[1024]'
+portcall run my.function --rpc rasp --arg 3                                 one that the server itself offers
 portcall run m.so --arg @x.npy --output y.npz                               a model of TVM's Relax VM; its function main
 portcall run m.so decode --input ids=@ids.npy --input n=3 --fill random     another function, arguments by name
 portcall run m.json kernels.so --params m.params --input data=@x.npy --output y.npz
@@ -71,6 +74,8 @@ def command(ctx: click.Context, /, json_to: str | None, **given: Any) -> None:
     Its arguments go by position (--arg) or by name (--input NAME=SPEC, --fill). Items of a tuple are called t.0, t.1,
     …, those of a result result.0, result.1, ….
 
+    With --rpc, a word that is no file here is a function of the server itself (portcall serve --import).
+
     A model is a graph (JSON) with the library of its kernels, a file that holds both, or an ONNX file, which is
     compiled into a cache first. Its inputs are NAME=SPEC: NAME=@x.npy, NAME=random, NAME=3, NAME=int64:3 and the
     like. Its outputs have names of their own.
@@ -79,6 +84,8 @@ def command(ctx: click.Context, /, json_to: str | None, **given: Any) -> None:
         given["file"],
         compiled(given["file"], given["shapes"], given["constants"], given["target"]),
     )
+    if given["save"]:
+        check_save(given["save"])
     done = (run_model if is_model(given) else run_function)(ctx, given)
     if given["save"]:
         save(done.arrays, given["save"])
@@ -181,13 +188,21 @@ def arrays_of(name: str, value: Any) -> Iterator[tuple[str, Any]]:
             yield from arrays_of(f"{name}.{place}", item)
 
 
+def check_save(path: str) -> None:
+    """Refuse, before anything runs, a file that outputs cannot be saved in."""
+    if not path.endswith(".npz"):
+        raise CommandError(f"cannot save to '{path}': the file name must end with .npz", next_step=f"--save {path}.npz")
+    folder = os.path.dirname(path)
+    if folder and not os.path.isdir(folder):
+        text = f"cannot save to '{path}': there is no folder '{folder}'"
+        raise CommandError(text, next_step=f"mkdir -p {shlex.quote(folder)}", kind="FileNotFoundError")
+
+
 def save(arrays: Mapping[str, Any], path: str) -> None:
     import numpy as np
 
     if not arrays:
         raise CommandError("nothing to save: the call has no output array", next_step="add --out TYPE[SHAPE]")
-    if not path.endswith(".npz"):
-        raise CommandError(f"cannot save to '{path}': the file name must end with .npz", next_step=f"--save {path}.npz")
     with zipfile.ZipFile(path, "w") as archive:  # numpy.savez has names of its own that no array can have
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as file:

@@ -72,7 +72,10 @@ def _listen_unix(path: str) -> tuple[socket.socket, Address]:
         sock.listen(_BACKLOG)
     except OSError as error:
         sock.close()
-        raise OSError(error.errno, f"cannot listen on {path}: {error.strerror or error}") from None
+        why = error.strerror or str(error)
+        if isinstance(error, FileNotFoundError):
+            why = f"the folder '{os.path.dirname(path)}' does not exist; create it first"
+        raise OSError(error.errno, f"cannot listen on {path}: {why}") from None
     finally:
         os.umask(before)
     return sock, Address(path=path)
