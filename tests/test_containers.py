@@ -271,6 +271,13 @@ def test_map_object_key_is_found_by_identity() -> None:
     back = Map({tensor: "t"})
     assert back[tensor] == "t"
     assert other not in back
+    for find in (back.__getitem__, portcall.Dict(back).__getitem__, portcall.Dict(back).__delitem__):
+        with pytest.raises(KeyError) as caught:
+            find(other)
+        assert "identity" in caught.value.__notes__[0]
+    with pytest.raises(KeyError) as caught:
+        back["text"]
+    assert not hasattr(caught.value, "__notes__")
 
 
 def test_map_key_minus_zero_is_zero() -> None:

@@ -195,7 +195,7 @@ def test_example_mini_ir_python() -> None:
     assert lines[1:] == [
         "True although one says x and the other y",
         "True",
-        "<root>.body.rhs: mini.Binary != mini.Const",
+        '<root>.body.rhs: mini.Binary(op="*", span="") != mini.Const(value=12)',
         "True",
         "True",
         "['x']",
@@ -216,7 +216,7 @@ def test_example_mini_ir_cpp(tmp_path: Path) -> None:
         "equal:     1",
         "same hash: 1",
         "JSON:      1",
-        "mismatch:  <root>.body.lhs.rhs: mini.Binary != mini.Const",
+        'mismatch:  <root>.body.lhs.rhs: mini.Binary(op="+", span="") != mini.Const(value=1)',
         "nodes:     5",
         "KeyError: no operation is called '-'",
         "  Note: at <root>.body, of type mini.Binary",

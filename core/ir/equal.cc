@@ -211,7 +211,7 @@ bool Comparison::EqualInHook(Args args, Defines defines) {
   const size_t depth = frames_.size(), entries = entries_.size();
   below_.clear();
   if (Work(left, right, defines) != Answer::kDiffer) return true;
-  std::string path = types_->PathOf(StepsFrom(depth)).substr(std::string_view("<root>").size());
+  std::string path = types_->PathOf(StepsFrom(depth), true).substr(std::string_view("<root>").size());
   std::string name = args.size() > 3 && TryString(args[3].cell()) ? "." + std::string(*TryString(args[3].cell())) : "";
   below_ = name + path + below_;
   left_space_ = *left_;
@@ -290,7 +290,8 @@ Comparison::Answer Comparison::ComparePair(const Type& type, const TVMFFIObject*
     case Pairing::Found::kSame:
       return Answer::kEqual;
     case Pairing::Found::kOther:
-      return Differ(variable ? "one of the variables stands for another one already" : "they are shared differently");
+      return Differ(variable ? "one of the variables stands for another one already: define each in one place"
+                             : "they are shared differently");
     default:
       break;
   }
@@ -375,11 +376,12 @@ std::vector<Step> Comparison::StepsFrom(size_t depth) const {
 }
 
 void Comparison::Describe(const TVMFFIAny& left, const TVMFFIAny& right, Mismatch* mismatch) {
-  mismatch->path = types_->PathOf(StepsFrom(0)) + below_;
+  const std::vector<Step> steps = StepsFrom(0);
+  mismatch->path = types_->PathOf(steps, true) + below_;
   mismatch->left = left;
   mismatch->right = right;
   mismatch->why = why_;
-  mismatch->text = mismatch->path + ": " + Show(left) + " != " + Show(right);
+  mismatch->text = types_->PathOf(steps) + below_ + ": " + Show(left) + " != " + Show(right);
   if (!why_.empty()) mismatch->text += " (" + why_ + ")";
 }
 

@@ -139,9 +139,12 @@ template <typename Sink> class Saver {
 
   [[noreturn]] void Refuse(const TVMFFIAny& value) {
     const Type& type = types_->Of(value.type_index);
-    const char* why = type.form == Form::kFields   ? " cannot be saved: its C++ type has no default constructor"
-                      : type.form == Form::kTensor ? " cannot be saved: it holds addresses"
-                                                   : " cannot be saved";
+    const char* why =
+        type.form == Form::kFields   ? " cannot be saved: its C++ type has no default constructor"
+        : type.form == Form::kTensor ? " cannot be saved: it holds addresses"
+        : type.index == kTVMFFIOpaquePyObject
+            ? " cannot be saved: it is an object of Python alone; register_value_type saves those of its class"
+            : " cannot be saved";
     std::string path = types_->PathOf(StepsTo(frames_.size()));
     if (!frames_.empty() && frames_.front().contents_of) path.insert(path.find('>') + 1, "…");  // from there on
     PORTCALL_THROW(TypeError) << path << ": a value of type '" << DescribeType(value.type_index) << "'" << why;

@@ -73,6 +73,24 @@ void ReadHooks(int32_t index, bool saving, Type* type) {
   type->creatable = true;
 }
 
+// Its type, with those fields that are values, or the name of an enum's entry.
+std::string ShowObject(const TVMFFIAny& value) {
+  const std::string type = DescribeType(value.type_index);
+  const TVMFFITypeInfo* info = TVMFFIGetTypeInfo(value.type_index);
+  if (!info || value.type_index < kTVMFFIDynObjectBegin) return type;
+  if (IsEnum(*info)) return type + "." + std::string(static_cast<EnumObj*>(value.v_obj)->name.view());
+  std::string fields;
+  size_t left = 4;
+  ForEachField(*info, [&](const TVMFFIFieldInfo& field) {
+    if (left == 0 || (field.flags & kTVMFFIFieldFlagBitMaskReprOff)) return;
+    const Any part = GetField(value.v_obj, field);
+    if (part == nullptr || !Types::IsValue(part.cell())) return;
+    fields += (fields.empty() ? "" : ", ") + std::string(ToView(field.name)) + "=" + Show(part.cell());
+    --left;
+  });
+  return fields.empty() ? type : type + "(" + fields + ")";
+}
+
 }  // namespace
 
 Any FindEnumEntry(int32_t type_index, const TVMFFIAny& saved) {
@@ -148,8 +166,8 @@ const TVMFFIAny* Types::Get(const TVMFFIObject* obj, const Field& field, TVMFFIA
   return space;
 }
 
-std::string Types::PathOf(const std::vector<Step>& steps) {
-  constexpr size_t kEnd = 50;  // of a longer path the middle is left out
+std::string Types::PathOf(const std::vector<Step>& steps, bool whole) {
+  const size_t kEnd = whole ? steps.size() : 50;  // steps that stay on either side
   std::string path = "<root>";
   for (size_t i = 0; i < steps.size(); ++i) {
     if (i == kEnd && steps.size() > 2 * kEnd) {
@@ -215,7 +233,7 @@ std::string Show(const TVMFFIAny& value) {
              ToString(tensor.dtype) + ")";
     }
     default:
-      return DescribeType(value.type_index);
+      return ShowObject(value);
   }
 }
 

@@ -98,8 +98,8 @@ class Types {
     return kept_.back().cell();
   }
 
-  // "<root>.rhs[3]["key"]" of the last step's part.
-  std::string PathOf(const std::vector<Step>& steps);
+  // "<root>.rhs[3]["key"]" of the last step's part. Unless it is to be whole, the middle of a long one is left out.
+  std::string PathOf(const std::vector<Step>& steps, bool whole = false);
 
   // The steps lead from the root to an object that was met before, after the first `start` of them.
   [[noreturn]] void ThrowCycle(const std::vector<Step>& steps, size_t start, const char* cannot);
@@ -132,7 +132,7 @@ inline bool IsShared(const TVMFFIObject* obj) noexcept {
   return (__atomic_load_n(&obj->combined_ref_count, __ATOMIC_RELAXED) & kStrongMask) > 1;
 }
 
-// A value in a message, cut short: 1, "text", 2.5, demo.Add.
+// A value in a message, cut short: 1, "text", 2.5, demo.Var(name="x").
 std::string Show(const TVMFFIAny& value);
 // Text in double quotes, escaped, cut short.
 std::string Quote(std::string_view text);

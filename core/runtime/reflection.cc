@@ -117,8 +117,10 @@ bool Fit(const TVMFFIFieldInfo& field, const TVMFFIAny& value, Any* out) {
   std::string expected =
       field.field_static_type_index == kTVMFFIAny ? "a value" : DescribeType(field.field_static_type_index);
   if (field.flags & kPortcallFieldFlagOptional) expected += " or None";
+  std::string got = DescribeValue(value);
+  if (const auto text = TryString(value); text && text->size() <= 40) got.append(" '").append(*text).append("'");
   PORTCALL_THROW(TypeError) << ToView(type.type_key) << "." << ToView(field.name) << ": expected " << expected
-                            << ", got " << DescribeValue(value);
+                            << ", got " << got;
 }
 
 Any DefaultOf(const TVMFFITypeInfo& type, const TVMFFIFieldInfo& field) {

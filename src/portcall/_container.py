@@ -88,8 +88,20 @@ class _Items(ItemsView[Any, Any]):
         return mapping._checked(zip(parts[::2], parts[1::2], strict=True))
 
 
+def _missing(key: Any) -> KeyError:
+    error = KeyError(key)
+    if isinstance(key, _core.Object) and not isinstance(key, Array):
+        error.__notes__ = [_BY_IDENTITY]  # add_note() is not in Python 3.10
+    return error
+
+
+_BY_IDENTITY = (
+    "an object is found as a key by identity, whatever its == says: another one of equal fields is another key"
+)
+
+
 class Map(_core.Object, Mapping[Any, Any]):
-    """Keys and values, in order of insertion."""
+    """Keys and values, in order of insertion. Objects are keys by identity, also those of classes with ``eq=True``."""
 
     __slots__ = ()
 
@@ -110,7 +122,7 @@ class Map(_core.Object, Mapping[Any, Any]):
         missing = object()
         value = _core.map_get(self, key, missing)
         if value is missing:
-            raise KeyError(key)
+            raise _missing(key)
         return value
 
     def items(self) -> ItemsView[Any, Any]:
@@ -132,7 +144,10 @@ class Map(_core.Object, Mapping[Any, Any]):
 
 
 class List(Array, MutableSequence[Any]):
-    """A sequence that changes. Python threads may share one; compiled code must not be at it meanwhile."""
+    """A sequence that changes. Python threads may share one; compiled code must not be at it meanwhile.
+
+    A loop goes over the items that were there when it began.
+    """
 
     __slots__ = ()
     __hash__ = None  # type: ignore[assignment]
@@ -201,7 +216,7 @@ class Dict(Map, MutableMapping[Any, Any]):
 
     def __delitem__(self, key: Any) -> None:
         if not _core.erase_pair(self, key):
-            raise KeyError(key)
+            raise _missing(key)
 
     def _checked(self, parts: Iterator[Any]) -> Iterator[Any]:
         keys = _core.map_keys(self)

@@ -99,7 +99,7 @@ FAILURES: list[tuple[tuple[str, ...], int, str, str]] = [
     (("add", "--arg", "@missing.npy"), 1, "FileNotFoundError", "'missing.npy': No such file or directory"),
     (("add", "--arg", __file__ + ".npy"), 1, "FileNotFoundError", "test_run.py.npy"),
     (("add", "--arg", f"@{__file__}"), 1, "ValueError", "test_run.py' is neither a .npy nor a .npz file"),
-    (("add", "--arg", "99999999999999999999", "--arg", "1"), 1, "ArgumentError", "expected int, got BigInt"),
+    (("add", "--arg", "99999999999999999999", "--arg", "1"), 1, "ArgumentError", "does not fit in 64 bits"),
     ((*ADD_ONE, "--device", "nonsense"), 1, "ValueError", "nonsense"),
     ((*ADD_ONE, "--device", "cuda:99"), 3, "DeviceError", "device cuda:99 does not exist here"),
 ]

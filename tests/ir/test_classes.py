@@ -91,7 +91,7 @@ def test_writable_field_assignment_is_checked() -> None:
     made.count = 3
     made.expr = X
     assert (made.count, made.expr) == (3, X)
-    with pytest.raises(TypeError, match=r"test\.classes\.Mutable\.count: expected int, got str"):
+    with pytest.raises(TypeError, match=r"test\.classes\.Mutable\.count: expected int, got str 'three'"):
         made.count = "three"  # type: ignore[assignment]
     assert made.count == 3
 
@@ -501,7 +501,7 @@ def test_object_chain_is_printed_short_and_freed() -> None:
         for _ in range(200_000):
             chain = Add(chain, ONE)
         assert len(repr(chain)) < 1000
-        assert "Add(...)" in repr(chain)
+        assert "Add(…)" in repr(chain)
         del chain
 
 
@@ -538,6 +538,9 @@ def test_object_repr_leaves_out_long_and_deep_parts(capsys: pytest.CaptureFixtur
     assert repr(wide).startswith("Block(body=[Const(value=0), Const(value=1), ")
     assert repr(wide).count("Const(") == 29  # 60 values: the block, its list, 29 objects with a number each, ...
     assert repr(deep).count("Add(") == 7
+    assert repr(wide).endswith("…)")
+    assert repr(deep).count("(…)") == 1  # a leaf is as short as the mark
+    assert "…" not in repr(deep.rhs.rhs.rhs.rhs)  # type: ignore[attr-defined]
     portcall.ir.show(wide)
     shown = capsys.readouterr().out
     assert f"tag: '{'t' * 58}…" in shown

@@ -68,6 +68,10 @@ def test_object_class_writable_and_hidden_cpp_fields(objects: portcall.Module) -
         made.up = True
     with pytest.raises(TypeError, match=r"cpp.Counter.count: expected int, got str"):
         made.count = "many"
+    with pytest.raises(TypeError, match=r"cpp.Counter.count: .*does not fit in 64 bits"):
+        made.count = 2**63
+    with pytest.raises(TypeError, match=r"cpp.Counter.step: .*does not fit in 64 bits"):
+        made.step = 10**400
     with pytest.raises(TypeError, match=r"Counter\(\) takes 4 positional arguments, got 5"):
         counter(1, 2.0, [], "int8", True)
     assert repr(made) == "Counter(count=5, step=2.0, up=False, seen=[])"
@@ -156,6 +160,19 @@ def test_load_module_refuses_a_type_that_python_defined(
     ):
         portcall.load_module(library)
     assert (made.target, made.number) == (ONE, 2)
+
+
+@pytest.mark.parametrize("base", ["Object", "LateObj"])
+def test_register_object_of_cpp_without_a_description_says_so(base: str, tmp_path: pathlib.Path) -> None:
+    source = tmp_path / "plain.cc"
+    source.write_text(f"""{LATE}
+    struct PlainObj : {base} {{
+      PORTCALL_OBJECT(PlainObj, {base}, "test.classes.plain.Plain")
+    }};
+    PORTCALL_REGISTER_OBJECT(PlainObj);
+    """)
+    with pytest.raises(portcall.errors.CompileError, match="a node that is registered has"):
+        toolchain.create_shared([source], tmp_path / "plain.so")
 
 
 LATE = """

@@ -143,13 +143,30 @@ class Owner(portcall.Object):
     what: object = portcall.field(compare="identity")
 
 
+def test_first_mismatch_shows_values_and_has_a_whole_path() -> None:
+    x, y = Var("foo"), Var("bar")
+    assert "(name='foo')" in str(ir.first_mismatch([x], [y])).replace('"', "'")
+    assert "foo" in str(ir.first_mismatch({x: 1}, {x: 2}))
+    left: Any = 1
+    right: Any = 2
+    for _ in range(300):
+        left, right = portcall.Array([left]), portcall.Array([right])
+    found = ir.first_mismatch(left, right)
+    assert found is not None
+    assert found.path == "<root>" + "[0]" * 300
+    assert len(str(found)) < 500
+    with pytest.raises(TypeError, match=r"<root>\[0\]: .*register_value_type"):
+        ir.save_json([{1, 2}])
+
+
 def test_structural_equal_compares_marked_fields_by_identity() -> None:
     one, other = Node(1), Node(1)
     assert ir.structural_equal(one, other)
     assert ir.structural_equal(Owner(one), Owner(one))
     assert ir.structural_hash(Owner(one)) == ir.structural_hash(Owner(Node(2)))  # what is inside does not count
     assert str(ir.first_mismatch(Owner(one), Owner(other))) == (
-        "<root>.what: test.graphs.Node != test.graphs.Node (the field is compared by identity)"
+        '<root>.what: test.graphs.Node(left=1, note="") != test.graphs.Node(left=1, note="") '
+        "(the field is compared by identity)"
     )
 
 
@@ -307,6 +324,21 @@ def test_save_json_floats_are_exact() -> None:
 def test_rewrite_refuses_other_values_as_types() -> None:
     with pytest.raises(TypeError, match="type is a registered class or its key, got <function"):
         portcall.ir.rewrite([1], lambda _: None, lambda value: value)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda: ir.rewrite([1], 3), "rewrite"),  # type: ignore[arg-type]
+        (lambda: ir.visit([1], None), "visit"),  # type: ignore[arg-type]
+        (lambda: ir.map_children([1], "f"), "map_children"),  # type: ignore[arg-type]
+        (lambda: ir.load_json(b"{}"), "load_json"),  # type: ignore[arg-type]
+        (lambda: ir.from_bytes("{}"), "from_bytes"),  # type: ignore[arg-type]
+    ],
+)
+def test_ir_operations_name_themselves_to_who_calls_them_wrongly(call: Any, name: str) -> None:
+    with pytest.raises(TypeError, match=f"^{name} "):
+        call()
 
 
 @portcall.register_object("test.graphs.Typed", frozen=False)

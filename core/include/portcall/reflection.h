@@ -279,6 +279,23 @@ template <typename T> class Description {
   TVMFFISEqHashKind kind_ = kTVMFFISEqHashKindTreeNode;
 };
 
+namespace detail {
+template <typename T, typename = void> struct IsDescribed : std::false_type {};
+template <typename T>
+struct IsDescribed<T, std::void_t<decltype(T::Describe(std::declval<Description<T>*>()))>> : std::true_type {};
+
+template <typename T> int32_t DescribeNode() {
+  static_assert(IsDescribed<T>::value,
+                "a node that is registered has, of its own, static void Describe(Description<Node>* type)");
+  if constexpr (IsDescribed<T>::value) {
+    Description<T> type;
+    T::Describe(&type);
+    type.Register();
+  }
+  return TypeIndexOf<T>();
+}
+}  // namespace detail
+
 // In a node: its key and parent. Nodes that are described may form long chains.
 #define PORTCALL_OBJECT(NodeType, ParentType, key) \
   static constexpr const char* kTypeKey = key;     \
@@ -286,13 +303,9 @@ template <typename T> class Description {
   using ParentClass = ParentType;
 
 // After it, in one source file: describes it to everybody when the library is loaded.
-#define PORTCALL_REGISTER_OBJECT(NodeType)                                                    \
-  [[maybe_unused]] static const int32_t PORTCALL_CONCAT(portcall_object_, __COUNTER__) = [] { \
-    ::portcall::Description<NodeType> type;                                                   \
-    NodeType::Describe(&type);                                                                \
-    type.Register();                                                                          \
-    return ::portcall::TypeIndexOf<NodeType>();                                               \
-  }()
+#define PORTCALL_REGISTER_OBJECT(NodeType)                                               \
+  [[maybe_unused]] static const int32_t PORTCALL_CONCAT(portcall_object_, __COUNTER__) = \
+      ::portcall::detail::DescribeNode<NodeType>()
 
 }  // namespace portcall
 #endif  // PORTCALL_REFLECTION_H_

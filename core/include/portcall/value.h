@@ -90,6 +90,7 @@ inline std::string DescribeType(int32_t type_index) {
 
 // The same for a value: an int with its number, because it may be one that does not fit.
 inline std::string DescribeValue(const TVMFFIAny& value) {
+  if (value.type_index == kTVMFFIBigInt) return "int that does not fit in 64 bits";
   std::string text = DescribeType(value.type_index);
   return value.type_index == kTVMFFIInt ? text + " " + std::to_string(value.v_int64) : text;
 }

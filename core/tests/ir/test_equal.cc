@@ -225,7 +225,8 @@ TEST("the first mismatch has its path") {
   CHECK_EQ(mismatch(Add(Const("x"), Const(1)), Add(Const("x"), Const(2))), "<root>.rhs.value: 1 != 2");
   CHECK_EQ(mismatch(1, 1.0), "<root>: 1 != 1.0");
   CHECK_EQ(mismatch(Const("text"), Const(Any())), "<root>.value: \"text\" != None");
-  CHECK_EQ(mismatch(Add(Const(1), Const(2)), Add(Const(1), Var("x"))), "<root>.rhs: test.ir.Const != test.ir.Var");
+  CHECK_EQ(mismatch(Add(Const(1), Const(2)), Add(Const(1), Var("x"))),
+           "<root>.rhs: test.ir.Const(value=2) != test.ir.Var(name=\"x\")");
   CHECK_EQ(mismatch(Items({1, Items({2, 3})}), Items({1, Items({2, 4})})), "<root>[1][1]: 3 != 4");
   CHECK_EQ(mismatch(Items({1}), Items({1, 2})), "<root>: Array != Array (1 and 2 items)");
   CHECK_EQ(mismatch(Pairs({{"key", 1}}), Pairs({{"key", 2}})), "<root>[\"key\"]: 1 != 2");
@@ -234,14 +235,16 @@ TEST("the first mismatch has its path") {
   CHECK_EQ(mismatch(Items({Floats({1}, {1})}), Items({Floats({2}, {1})})),
            "<root>[0]: Tensor((1,), float32) != Tensor((1,), float32) (the elements differ)");
   CHECK_EQ(mismatch(Add(Var("x"), Const(1)), Add(Var("y"), Const(1))),
-           "<root>.lhs: test.ir.Var != test.ir.Var (a variable that is defined nowhere equals itself alone)");
+           "<root>.lhs: test.ir.Var(name=\"x\") != test.ir.Var(name=\"y\") (a variable that is defined nowhere equals "
+           "itself alone)");
   CHECK_EQ(mismatch(true, false), "<root>: True != False");
   Any left(1), right(2);
   for (int i = 0; i < 300; ++i) left = Items({left}), right = Items({right});
   CHECK(Contains(mismatch(left, right), "[0] … (200 steps) … [0]"));
   Var x("x"), y("y");
   CHECK_EQ(mismatch(Lambda({x}, Add(x, x)), Lambda({y}, Add(y, x))),
-           "<root>.body.rhs: test.ir.Var != test.ir.Var (one of the variables stands for another one already)");
+           "<root>.body.rhs: test.ir.Var(name=\"x\") != test.ir.Var(name=\"x\") (one of the variables stands for "
+           "another one already: define each in one place)");
 }
 
 TEST("strided tensors are compared by their elements") {

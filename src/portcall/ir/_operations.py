@@ -26,7 +26,10 @@ Obj = TypeVar("Obj", bound=Object)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Mismatch:
-    """Where two graphs differ first. ``str()`` of it is ``<root>.rhs.value: 1 != 2``."""
+    """Where two graphs differ first. ``str()`` of it is ``<root>.rhs.value: 1 != 2``.
+
+    That leaves out the middle of a path of more than 100 steps; ``path`` is whole.
+    """
 
     text: str
     path: str
@@ -98,6 +101,8 @@ def load_json(text: str, *, max_nodes: int = 0, max_depth: int = 0) -> Any:
         ValueError: the text is not such JSON, or has unknown types, unknown fields or values that do not fit. The
             message has the node, the field, the line and the column.
     """
+    if not isinstance(text, str):
+        raise TypeError(f"load_json reads a str, got {text.__class__.__name__}; from_bytes reads bytes")
     return function("portcall.ir.LoadJson")(text, max_nodes, max_depth)
 
 
@@ -118,6 +123,8 @@ def from_bytes(data: bytes, *, max_nodes: int = 0, max_depth: int = 0) -> Any:
     Raises:
         ValueError: the bytes are damaged, or have unknown types. The message has the position.
     """
+    if not isinstance(data, (bytes, bytearray, memoryview)):
+        raise TypeError(f"from_bytes reads bytes, got {data.__class__.__name__}; load_json reads a str")
     return function("portcall.ir.FromBytes")(data, max_nodes, max_depth)
 
 
@@ -140,7 +147,7 @@ def visit(
 ) -> None:
     """Call ``func`` with the objects that ``walk`` returns. In order "pre", False as its result leaves out what the
     object holds. The graph must not be changed meanwhile."""
-    function("portcall.ir.Walk")(value, _key_of(type), _is_post(order), func)
+    function("portcall.ir.Walk")(value, _key_of(type), _is_post(order), _callable("visit", func))
 
 
 def rewrite(value: Any, func: Callable[[Any], Any], type: type[Object] | str | None = None) -> Any:
@@ -153,7 +160,7 @@ def rewrite(value: Any, func: Callable[[Any], Any], type: type[Object] | str | N
         TypeError: a replacement does not fit the field that is to hold it.
         ValueError: an object contains itself.
     """
-    return function("portcall.ir.Rewrite")(value, _key_of(type), func)
+    return function("portcall.ir.Rewrite")(value, _key_of(type), _callable("rewrite", func))
 
 
 def map_children(value: Any, func: Callable[[Any], Any]) -> Any:
@@ -161,7 +168,7 @@ def map_children(value: Any, func: Callable[[Any], Any]) -> Any:
 
     The same object when nothing was replaced.
     """
-    return function("portcall.ir.MapChildren")(value, func)
+    return function("portcall.ir.MapChildren")(value, _callable("map_children", func))
 
 
 def deep_copy(value: Any, memo: dict[Any, Any]) -> Any:
@@ -193,6 +200,12 @@ def _unpickle(data: bytes, modules: tuple[str, ...]) -> Any:
     for module in modules:
         importlib.import_module(module)
     return from_bytes(data)
+
+
+def _callable(caller: str, func: Any) -> Any:
+    if not callable(func):
+        raise TypeError(f"{caller} takes a function to call with objects, got {func!r}")
+    return func
 
 
 def _is_post(order: str) -> bool:

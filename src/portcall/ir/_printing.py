@@ -27,7 +27,7 @@ class _Line:
     def format(self, value: Any, levels: int) -> str:
         self.left -= 1
         if self.left < 0:
-            return "..."
+            return "…"
         if isinstance(value, (Array, Map)) or _core.fields_of_class(type(value)) is not None:
             return self._format_nested(value, levels)
         return repr(value)
@@ -40,16 +40,15 @@ class _Line:
         )
 
     def _format_children(self, value: Any, levels: int, name: str, start: str, end: str) -> str:
-        children = [] if levels == 0 else children_of(value)
-        if levels == 0 and (name or len(value)):
-            return f"{name}{start}...{end}"
+        if levels == 0 and _goes_on(value):
+            return f"{name}{start}…{end}"
         hook = getattr(type(value), "__portcall_repr__", None)
         if hook is not None:
             return str(hook(value, lambda part: self._format_part(part, levels)))
         parts = []
-        for label, child in children:
+        for label, child in children_of(value):
             if self.left <= 0:
-                parts.append("...")
+                parts.append("…")
                 break
             text = self._format_part(child, levels)
             parts.append(f"{label}={text}" if name else f"{label}: {text}" if isinstance(value, Map) else text)
@@ -58,6 +57,13 @@ class _Line:
     def _format_part(self, part: Any, levels: int) -> str:
         own = type(part).__repr__ not in _OURS and _core.fields_of_class(type(part)) is not None
         return repr(part) if own else self.format(part, levels - 1)
+
+
+def _goes_on(value: Any) -> bool:
+    """Return whether a value is longer than its end: a container that is not empty, or what holds another one."""
+    if isinstance(value, (Array, Map)):
+        return len(value) > 0
+    return any(_has_children(child) for _, child in children_of(value))
 
 
 def children_of(value: Any) -> Iterator[tuple[str, Any]]:
