@@ -270,7 +270,7 @@ def _check_base(cls: type, key: str, index: int) -> None:
     if given != wanted or issubclass(cls, _BUILT_IN):
         raise TypeError(
             f"type '{key}' derives from '{wanted}', and {cls.__name__} from '{given}': "
-            f"derive it from the class of '{wanted}'"
+            f"derive it from portcall.ir.get_object_class({wanted!r})"
         )
 
 
