@@ -79,7 +79,6 @@ HOUSE = [
         "rpc/server",
         "_directories _ended_sessions _log_writer _loop _messages _objects _options _orders _session",
         "_files _link _listen _log _program",
-        "_contents",
         "_connections _directory_process _worker _zygote_process",
         "_gate _hooks",
         "_admission _cleanup _zygote",

@@ -90,8 +90,8 @@ int Serve(SessionStart start, const SessionOptions& options) {
   LimitResources(options.server.memory_limit, options.server.disk_limit);
   const auto limit = static_cast<uint64_t>(options.server.disk_limit);
   auto folder = std::make_shared<Folder>(start.directory + "/files", limit);
-  RegisterFiles(folder);
-  if (options.server.farm.empty()) RegisterContents(folder, start.contents, limit);  // a farm's clients are strangers
+  Register(FilesOf(folder));
+  if (options.server.farm.empty()) Register(ContentsOf(folder, start.contents, limit));  // a farm's clients are strangers
   if (options.server.unix_path.empty()) Tune(start.client.get());
   SendReply(start.client.get(), start.reply);
   const bool by_value = start.features.find("values") != std::string::npos;

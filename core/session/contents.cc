@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files by content, as portcall/rpc/server/_contents.py has them: what one session sent, another need not send again, and
+// Files by content: what one session sent, another need not send again, and
 // an upload that broke off goes on. In the store a file's name begins with its size and a sample of it ("stem"), then comes
 // "-" and its SHA-256; "." and a number while nobody has asked for that; ".part" for the start of a file.
 #include <sys/file.h>
@@ -29,8 +29,8 @@ void CheckHex(const std::string& text) {
 
 class Contents {
  public:
-  Contents(std::shared_ptr<Folder> folder, std::string store, uint64_t limit)
-      : folder_(std::move(folder)), store_(std::move(store)), limit_(limit) {}
+  Contents(std::shared_ptr<Folder> folder, std::string store, uint64_t limit, PackedFunc kept)
+      : folder_(std::move(folder)), store_(std::move(store)), limit_(limit), kept_(std::move(kept)) {}
 
   std::string Find(int64_t size, std::string sample) const {
     const std::string stem = Stem(size, sample);
@@ -48,7 +48,7 @@ class Contents {
     for (const std::string& name : Names()) {
       if (!StartsWith(name, stem + ".") || name == stem + ".part") continue;
       const Descriptor file = Open(name);
-      if (file) rename((store_ + "/" + name).c_str(), (store_ + "/" + stem + "-" + DigestOf(file)).c_str());
+      if (file) rename((store_ + "/" + name).c_str(), (store_ + "/" + stem + "-" + folder_->DigestOf(file)).c_str());
     }
     const Descriptor file = Open(kept);
     if (!file) return false;
@@ -76,10 +76,12 @@ class Contents {
     struct stat facts{};
     if (fstat(folder_->Open(path, O_RDONLY).get(), &facts) != 0) throw SystemError("cannot keep '" + path + "'");
     const std::string stem = Stem(facts.st_size, sample);
-    Keep(path, stem + "." + std::to_string(facts.st_ino));
+    const std::string whole = stem + "." + std::to_string(facts.st_ino);
+    Keep(path, whole);
     unlink((store_ + "/" + stem + ".part").c_str());
     locks_.erase(path);  // the open file would take its room on the disk after it was deleted
     MakeRoom();
+    if (kept_.defined()) kept_(store_ + "/" + whole);
   }
 
  private:
@@ -107,6 +109,7 @@ class Contents {
   // Gives a file of the session a second name, at once: another session may keep the same content now.
   void Keep(const std::string& path, const std::string& name) {
     folder_->MayHaveLinks(IdentityOf(folder_->Open(path, O_RDONLY)));
+    mkdir(store_.substr(0, store_.rfind('/')).c_str(), 0700);
     mkdir(store_.c_str(), 0700);
     const std::string kept = store_ + "/" + name, beside = store_ + "/new-" + std::to_string(getpid());
     unlink(beside.c_str());  // of a process with this number that was killed
@@ -152,26 +155,28 @@ class Contents {
   std::shared_ptr<Folder> folder_;
   std::string store_;
   uint64_t limit_;
+  PackedFunc kept_;
   std::map<std::string, Descriptor> locks_;  // of parts, by the paths where this session writes them
 };
 
-template <typename F> void Offer(const char* name, F body) {
-  Registry::Set(name, PackedFunc(detail::Unpack(std::move(body)), name), true);
-}
-
 }  // namespace
 
-void RegisterContents(std::shared_ptr<Folder> folder, std::string store, uint64_t limit) {
-  auto kept = std::make_shared<Contents>(std::move(folder), std::move(store), limit);
-  Offer("portcall.rpc.content_find", [kept](int64_t size, std::string sample) { return kept->Find(size, sample); });
-  Offer("portcall.rpc.content_take", [kept](std::string path, int64_t size, std::string sample, std::string digest) {
+Functions ContentsOf(std::shared_ptr<Folder> folder, std::string store, uint64_t limit, PackedFunc told) {
+  Functions functions;
+  const auto offer = [&](const char* name, auto body) {
+    functions.emplace_back(name, PackedFunc(detail::Unpack(std::move(body)), name));
+  };
+  auto kept = std::make_shared<Contents>(std::move(folder), std::move(store), limit, std::move(told));
+  offer("portcall.rpc.content_find", [kept](int64_t size, std::string sample) { return kept->Find(size, sample); });
+  offer("portcall.rpc.content_take", [kept](std::string path, int64_t size, std::string sample, std::string digest) {
     return kept->Take(path, size, sample, digest);
   });
-  Offer("portcall.rpc.content_begin",
+  offer("portcall.rpc.content_begin",
         [kept](std::string path, int64_t size, std::string sample) { kept->Begin(path, size, sample); });
-  Offer("portcall.rpc.content_resume",
+  offer("portcall.rpc.content_resume",
         [kept](std::string path, int64_t size, std::string sample) { return kept->Resume(path, size, sample); });
-  Offer("portcall.rpc.content_keep", [kept](std::string path, std::string sample) { kept->KeepWhole(path, sample); });
+  offer("portcall.rpc.content_keep", [kept](std::string path, std::string sample) { kept->KeepWhole(path, sample); });
+  return functions;
 }
 
 }  // namespace portcall::session

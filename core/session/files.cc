@@ -4,13 +4,10 @@
 #include <sys/stat.h>
 
 #include "portcall/module.h"
-#include "portcall/sha256.h"
 #include "portcall/tensor.h"
 #include "session/needs.h"
 
 namespace portcall::session {
-
-using namespace sha256;
 namespace {
 
 struct Memory {
@@ -88,61 +85,55 @@ Module Load(const Folder& folder, const std::string& path) {
 
 std::string TextAt(const Args& args, int i) { return i < args.size() ? args[i].cast<std::string>() : std::string(); }
 
-template <typename F> void Offer(const char* name, F body) {
-  Registry::Set(name, PackedFunc(detail::Unpack(std::move(body)), name), true);
-}
-
 }  // namespace
 
-std::string DigestOf(const Descriptor& file) {
-  Sha256 hash;
-  std::string piece(64 << 10, '\0');
-  size_t offset = 0;
-  while (size_t n = ReadInto(file, offset, {piece.data(), piece.size()})) {
-    hash.Update(std::string_view(piece).substr(0, n));
-    offset += n;
-  }
-  return Hex(hash.Finish());
+void Register(const Functions& functions) {
+  for (const auto& [name, function] : functions) Registry::Set(name, function, true);
 }
 
-void RegisterFiles(std::shared_ptr<const Folder> folder) {
-  Offer("tvm.rpc.server.upload", [folder](std::string path, Any data) { Write(*folder, path, 0, data); });
-  Offer("tvm.rpc.server.download",
+Functions FilesOf(std::shared_ptr<const Folder> folder) {
+  Functions functions;
+  const auto offer = [&](const char* name, auto body) {
+    functions.emplace_back(name, PackedFunc(detail::Unpack(std::move(body)), name));
+  };
+  const auto offer_packed = [&](const char* name, auto body) {
+    functions.emplace_back(name, PackedFunc(std::move(body), name));
+  };
+  offer("tvm.rpc.server.upload", [folder](std::string path, Any data) { Write(*folder, path, 0, data); });
+  offer("tvm.rpc.server.download",
         [folder](std::string path) { return ReadBytes(folder->Open(path, O_RDONLY), 0, SIZE_MAX); });
-  Offer("tvm.rpc.server.remove", [folder](std::string path) { folder->Remove(path); });
-  Registry::Set("tvm.rpc.server.listdir", PackedFunc([folder](Args args, RetValue* rv) {
-                  std::string names;
-                  for (const std::string& name : folder->List(TextAt(args, 0)))
-                    names += (names.empty() ? "" : ",") + name;
-                  *rv = names;
-                }),
-                true);
-  Registry::Set("tvm.rpc.server.workpath",
-                PackedFunc([folder](Args args, RetValue* rv) { *rv = folder->Path(TextAt(args, 0)); }), true);
-  Offer("tvm.rpc.server.load_module", [folder](std::string path) { return Load(*folder, path); });
-  Offer("tvm.rpc.server.download_linked_module", [folder](std::string path) {
+  offer("tvm.rpc.server.remove", [folder](std::string path) { folder->Remove(path); });
+  offer_packed("tvm.rpc.server.listdir", [folder](Args args, RetValue* rv) {
+    std::string names;
+    for (const std::string& name : folder->List(TextAt(args, 0))) names += (names.empty() ? "" : ",") + name;
+    *rv = names;
+  });
+  offer_packed("tvm.rpc.server.workpath", [folder](Args args, RetValue* rv) { *rv = folder->Path(TextAt(args, 0)); });
+  offer("tvm.rpc.server.load_module", [folder](std::string path) { return Load(*folder, path); });
+  offer("tvm.rpc.server.download_linked_module", [folder](std::string path) {
     Load(*folder, path);
     return ReadBytes(folder->Open(path, O_RDONLY), 0, SIZE_MAX);
   });
-  Offer("portcall.rpc.file_write",
+  offer("portcall.rpc.file_write",
         [folder](std::string path, int64_t offset, Any data) { return Write(*folder, path, offset, data); });
-  Offer("portcall.rpc.file_read", [folder](std::string path, int64_t offset, int64_t most) {
+  offer("portcall.rpc.file_read", [folder](std::string path, int64_t offset, int64_t most) {
     PORTCALL_CHECK(offset >= 0 && most >= 0, ValueError) << "cannot read " << most << " bytes from offset " << offset;
     return ReadBytes(folder->Open(path, O_RDONLY), static_cast<size_t>(offset), static_cast<size_t>(most));
   });
-  Offer("portcall.rpc.file_fill", [folder](std::string path, int64_t offset, Tensor target) {
+  offer("portcall.rpc.file_fill", [folder](std::string path, int64_t offset, Tensor target) {
     PORTCALL_CHECK(offset >= 0, ValueError) << "cannot read from offset " << offset;
     PORTCALL_CHECK(!target.is_read_only(), ValueError) << "the tensor is read-only";
     return static_cast<int64_t>(ReadInto(folder->Open(path, O_RDONLY), static_cast<size_t>(offset), MemoryOf(target)));
   });
-  Offer("portcall.rpc.file_size",
+  offer("portcall.rpc.file_size",
         [folder](std::string path) { return static_cast<int64_t>(SizeOf(folder->Open(path, O_RDONLY))); });
-  Offer("portcall.rpc.file_digest", [folder](std::string path) { return DigestOf(folder->Open(path, O_RDONLY)); });
-  Registry::Set("portcall.rpc.machine", PackedFunc([folder](Args args, RetValue* rv) {
-                  const std::string path = folder->Path(TextAt(args, 0));
-                  *rv = DescribeMachine(path.substr(0, path.rfind('/')), TextAt(args, 1));
-                }),
-                true);
+  offer("portcall.rpc.file_digest",
+        [folder](std::string path) { return folder->DigestOf(folder->Open(path, O_RDONLY)); });
+  offer_packed("portcall.rpc.machine", [folder](Args args, RetValue* rv) {
+    const std::string path = folder->Path(TextAt(args, 0));
+    *rv = DescribeMachine(path.substr(0, path.rfind('/')), TextAt(args, 1));
+  });
+  return functions;
 }
 
 }  // namespace portcall::session

@@ -5,18 +5,21 @@
 
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "session/folder.h"
 
 namespace portcall::session {
 
-// Those for the files of a session, which this process serves.
-void RegisterFiles(std::shared_ptr<const Folder> folder);
-// SHA-256, as hexadecimal digits.
-std::string DigestOf(const Descriptor& file);
+using Functions = std::vector<std::pair<std::string, PackedFunc>>;
+void Register(const Functions& functions);
+
+// Those for the files of a session.
+Functions FilesOf(std::shared_ptr<const Folder> folder);
 // Those for contents that are kept in the folder `store` from session to session, at most `limit` bytes; 0 for what the
-// disk can spare.
-void RegisterContents(std::shared_ptr<Folder> folder, std::string store, uint64_t limit);
+// disk can spare. `told` is called with the path of each whole file that is kept.
+Functions ContentsOf(std::shared_ptr<Folder> folder, std::string store, uint64_t limit, PackedFunc told = {});
 // Those by which a session sends and receives objects by value.
 void RegisterValues();
 // Those for objects that stay here.

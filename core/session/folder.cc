@@ -13,11 +13,15 @@ namespace portcall::session {
 
 using namespace sha256;
 namespace {
+constexpr size_t kPiece = 64 << 10;
 std::string InQuotes(std::string_view path) { return "'" + std::string(path) + "'"; }
 }  // namespace
 
-Folder::Folder(std::string root, uint64_t limit)
-    : root_(std::move(root)), limit_(limit), fd_(open(root_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+Folder::Folder(std::string root, uint64_t limit, PackedFunc digest)
+    : root_(std::move(root)),
+      limit_(limit),
+      digest_(std::move(digest)),
+      fd_(open(root_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
   if (!fd_) throw SystemError("cannot open the session's directory");
 }
 
@@ -127,19 +131,31 @@ void Folder::Verify(std::string_view path) const {
   auto [folder, name] = Parent(path);
   const std::string failure = "cannot copy " + InQuotes(path), beside = ".copy-" + name;
   Unlink(folder.get(), beside, failure);
-  Descriptor copy(openat(folder.get(), beside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0400));
-  Sha256 hash;
-  char piece[16 << 10];
-  for (ssize_t n; (n = read(file.get(), piece, sizeof(piece))) > 0;) {
-    hash.Update({piece, static_cast<size_t>(n)});
-    if (!copy || write(copy.get(), piece, static_cast<size_t>(n)) != n) throw SystemError(failure);
+  Descriptor copy(openat(folder.get(), beside.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0400));
+  std::string piece(kPiece, '\0');
+  for (ssize_t n; (n = read(file.get(), piece.data(), piece.size())) > 0;) {
+    if (!copy || write(copy.get(), piece.data(), static_cast<size_t>(n)) != n) throw SystemError(failure);
   }
-  const bool same = Hex(hash.Finish()) == found->second;
+  const bool same = DigestOf(copy) == found->second;
   if (same && renameat(folder.get(), beside.c_str(), folder.get(), name.c_str()) == 0) return;
   Unlink(folder.get(), beside, failure);
   PORTCALL_CHECK(!same, OSError) << failure;
   Unlink(folder.get(), name, failure);
   PORTCALL_THROW(ValueError) << InQuotes(path) << " was changed on the server after it had been sent; upload it again";
+}
+
+std::string Folder::DigestOf(const Descriptor& file) const {
+  if (digest_.defined()) return digest_(file.get()).cast<std::string>();
+  Sha256 hash;
+  std::string piece(kPiece, '\0');
+  off_t offset = 0;
+  for (ssize_t n; (n = pread(file.get(), piece.data(), piece.size(), offset)) != 0;) {
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) throw SystemError("cannot read a file");
+    hash.Update(std::string_view(piece).substr(0, static_cast<size_t>(n)));
+    offset += n;
+  }
+  return Hex(hash.Finish());
 }
 
 Folder::Identity IdentityOf(const Descriptor& file) {
@@ -149,6 +165,7 @@ Folder::Identity IdentityOf(const Descriptor& file) {
 }
 
 void Folder::Remove(std::string_view path) const {
+  if (Inside(path).empty()) return;  // TVM's tuner ends each session so; its directory goes with it anyway
   auto [folder, name] = Parent(path);
   Unlink(folder.get(), name, "cannot remove " + InQuotes(path));
 }
@@ -163,9 +180,10 @@ std::vector<std::string> Folder::List(std::string_view path) const {
   return {names.begin(), names.end()};
 }
 
-void Folder::CheckRoom(uint64_t nbytes) const {
+uint64_t Folder::Used() const { return limit_ ? DiskUsage(root_, limit_) : 0; }
+
+void Folder::CheckRoom(uint64_t nbytes, uint64_t used) const {
   if (!limit_) return;
-  const uint64_t used = DiskUsage(root_, limit_);
   PORTCALL_CHECK(used <= limit_ && nbytes <= limit_ - used, OSError)
       << "no room: the session's files take " << used << " bytes, " << nbytes << " more are over the limit of "
       << limit_ << " bytes (--disk-limit)";

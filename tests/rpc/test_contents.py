@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,7 @@ import zstandard
 
 from portcall import errors, rpc
 from portcall.rpc.client._contents import Content
-from portcall.rpc.server._contents import Contents
-from portcall.rpc.server._files import Folder
+from portcall.rpc.server._files import Files
 from rpc.serving import FUNCTIONS, Serving
 
 SERVED = (
@@ -236,14 +236,15 @@ def test_sessions_keep_the_same_content_at_the_same_time(server: Serving) -> Non
 
 
 @pytest.fixture
-def contents(tmp_path: Path) -> Iterator[tuple[Contents, Path]]:
+def contents(tmp_path: Path) -> Iterator[tuple[Any, Path]]:
     (tmp_path / "session").mkdir()
-    folder = Folder(str(tmp_path / "session"))
-    yield Contents(folder, str(tmp_path / "store"), 3 << 20), tmp_path
-    folder.close()
+    files = Files(str(tmp_path / "session"), 3 << 20, str(tmp_path / "store"))
+    functions = {name.rpartition(".")[2]: function for name, function in files.functions.items()}
+    yield SimpleNamespace(**functions), tmp_path
+    files.close()
 
 
-def test_store_keeps_what_was_used_last(contents: tuple[Contents, Path]) -> None:
+def test_store_keeps_what_was_used_last(contents: tuple[Any, Path]) -> None:
     store, place = contents
     samples = [f"{i:064x}" for i in range(5)]
     for i, sample in enumerate(samples):
@@ -252,10 +253,11 @@ def test_store_keeps_what_was_used_last(contents: tuple[Contents, Path]) -> None
         if i == 3:
             assert store.content_take("again", 1 << 20, samples[0], hashlib.sha256(bytes(1 << 20)).hexdigest())
         store.content_keep(str(i), sample)
+        (place / "session" / str(i)).unlink()  # its limit is that of the store
     assert [store.content_find(1 << 20, sample) for sample in samples] == ["complete", "", "", "complete", "complete"]
 
 
-def test_store_keeps_256_files(contents: tuple[Contents, Path]) -> None:
+def test_store_keeps_256_files(contents: tuple[Any, Path]) -> None:
     store, place = contents
     for i in range(260):
         (place / "session" / "file").write_bytes(b"x")
@@ -265,20 +267,19 @@ def test_store_keeps_256_files(contents: tuple[Contents, Path]) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "../../x", "0" * 63, "G" * 64, "0" * 64 + "/", 5, None])
-def test_store_refuses_names_that_are_no_digests(contents: tuple[Contents, Path], text: Any) -> None:
+def test_store_refuses_names_that_are_no_digests(contents: tuple[Any, Path], text: Any) -> None:
     store, place = contents
     good = "0" * 64
     (place / "session" / "a").write_bytes(b"x")
-    for call in (
-        lambda: store.content_find(1, text), lambda: store.content_take("a", 1, good, text),
-        lambda: store.content_keep("a", text), lambda: store.content_begin("a", 1, text),
-        lambda: store.content_resume("a", 1, text),
+    for function, args in (
+        (store.content_find, (1, text)), (store.content_take, ("a", 1, good, text)), (store.content_keep, ("a", text)),
+        (store.content_begin, ("a", 1, text)), (store.content_resume, ("a", 1, text)),
     ):  # fmt: skip
         with pytest.raises((ValueError, TypeError)):
-            call()
+            function(*args)
 
 
-def test_store_does_not_follow_links_or_leave_the_directory(contents: tuple[Contents, Path]) -> None:
+def test_store_does_not_follow_links_or_leave_the_directory(contents: tuple[Any, Path]) -> None:
     store, place = contents
     good = "0" * 64
     (place / "secret").write_bytes(b"secret")

@@ -86,15 +86,15 @@ def test_disk_usage_counts_deep_folders(tmp_path: Path) -> None:
 
 
 def test_unpack_refuses_deep_folders(tmp_path: Path) -> None:
-    folder = _files.Folder(str(tmp_path))
+    files = _files.Files(str(tmp_path))
     place = tmp_path / "place"
     place.mkdir()
     for name in ("d/" * 1500 + "a.c", "d/" * 1500):
         (tmp_path / "a.tar").write_bytes(archive((name, None if name.endswith("/") else b"int x;")))
         with pytest.raises(ValueError, match="folders"):
-            _files.unpack(tmp_path / "a.tar", place, folder)
+            _files.unpack(tmp_path / "a.tar", place, files)
     assert list(place.iterdir()) == []
-    folder.close()
+    files.close()
 
 
 # ---- The process ---------------------------------------------------------------------------------------------------

@@ -11,8 +11,9 @@ import os
 import shutil
 import subprocess
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ import portcall
 from portcall import toolchain
 from portcall.errors import CompileError
 from portcall.rpc.client._library_check import objects
-from portcall.rpc.server._files import Files, Folder, unpack
+from portcall.rpc.server._files import Files, unpack
 
 SOURCE = """
 #include <portcall/portcall.h>
@@ -47,18 +48,25 @@ def root(tmp_path: Path) -> Path:
     return made
 
 
-@pytest.fixture
-def folder(root: Path) -> Folder:
-    return Folder(str(root))
+class Called:
+    """The functions for the files of a directory as methods, by the ends of their names."""
+
+    def __init__(self, root: Path, limit: int = 0) -> None:
+        self.files = Files(str(root), limit)
+
+    def __getattr__(self, name: str) -> Any:
+        functions = self.files.functions
+        return next(function for full, function in functions.items() if full.rpartition(".")[2] == name)
 
 
 @pytest.fixture
-def files(folder: Folder) -> Files:
-    yield Files(folder)
-    folder.close()
+def files(root: Path) -> Iterator[Called]:
+    called = Called(root)
+    yield called
+    called.files.close()
 
 
-def test_folder_upload_listdir_download_and_remove(files: Files, root: Path) -> None:
+def test_folder_upload_listdir_download_and_remove(files: Called, root: Path) -> None:
     files.upload("sub/a.txt", b"hello")
     assert files.listdir("sub") == "a.txt"
     assert files.download("sub/a.txt") == files.download(str(root / "sub/a.txt")) == b"hello"
@@ -71,14 +79,14 @@ def test_folder_upload_listdir_download_and_remove(files: Files, root: Path) -> 
 
 
 @pytest.mark.parametrize("path", [*LEADING_OUT, *ODD_NAMES])
-def test_folder_reads_nothing_outside(files: Files, path: str) -> None:
+def test_folder_reads_nothing_outside(files: Called, path: str) -> None:
     for read in (files.download, files.file_size, files.file_digest, files.load_module, files.download_linked_module):
         with pytest.raises(OSError, match=r"."):
             read(path)
 
 
 @pytest.mark.parametrize("path", LEADING_OUT)
-def test_folder_writes_and_removes_nothing_outside(files: Files, root: Path, path: str) -> None:
+def test_folder_writes_and_removes_nothing_outside(files: Called, root: Path, path: str) -> None:
     for act in (
         lambda: files.upload(path, b"new"),
         lambda: files.file_write(path, 6, b"x"),
@@ -91,7 +99,7 @@ def test_folder_writes_and_removes_nothing_outside(files: Files, root: Path, pat
 
 
 @pytest.mark.parametrize("name", ODD_NAMES)
-def test_folder_replaces_links_and_keeps_their_targets(files: Files, root: Path, name: str) -> None:
+def test_folder_replaces_links_and_keeps_their_targets(files: Called, root: Path, name: str) -> None:
     with pytest.raises(PermissionError):
         files.file_write(name, 6, b"x")
     files.upload(name, b"new")
@@ -101,40 +109,40 @@ def test_folder_replaces_links_and_keeps_their_targets(files: Files, root: Path,
     assert sorted(os.listdir(root.parent)) == ["root", "secret"]
 
 
-@given(st.lists(st.sampled_from(["..", ".", "", "a", "sub", "/", "up", "\0", "é"]), max_size=6).map("/".join))
-def test_folder_path_refuses_or_stays_inside(path: str) -> None:
-    folder = Folder("/tmp")
-    try:
-        whole = folder.path(path)
-    except (PermissionError, ValueError):
-        return
-    finally:
-        folder.close()
-    assert os.path.normpath(whole) == whole
-    assert whole == "/tmp" or whole.startswith("/tmp/")
+def test_folder_path_refuses_or_stays_inside(files: Called, root: Path) -> None:
+    @given(st.lists(st.sampled_from(["..", ".", "", "a", "sub", "/", "up", "\0", "é"]), max_size=6).map("/".join))
+    def check(path: str) -> None:
+        try:
+            whole = files.workpath(path)
+        except (PermissionError, ValueError):
+            return
+        assert os.path.normpath(whole) == whole
+        assert whole == str(root) or whole.startswith(f"{root}/")
+
+    check()
 
 
-def test_remove_of_the_directory_itself_does_nothing(files: Files) -> None:
+def test_remove_of_the_directory_itself_does_nothing(files: Called) -> None:
     before = files.listdir()
     files.remove("")
     assert files.listdir() == before
 
 
-def test_folder_refuses_directories_and_invalid_arguments(files: Files) -> None:
+def test_folder_refuses_directories_and_invalid_arguments(files: Called) -> None:
     for act in (lambda: files.upload("sub", b""), lambda: files.remove("sub"), lambda: files.upload("", b"")):
         with pytest.raises(IsADirectoryError):
             act()
     with pytest.raises(FileNotFoundError, match="cannot find folder 'none'"):
         files.upload("none/a", b"")
-    with pytest.raises(TypeError, match="a path is str, not int"):
-        files.download(3)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="contents of a file is bytes, not float"):
-        files.upload("a", 2.5)  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        files.download(3)
+    with pytest.raises(TypeError, match="contents of a file"):
+        files.upload("a", 2.5)
     with pytest.raises(ValueError, match="NUL"):
         files.download("a\0b")
 
 
-def test_file_write_and_file_read_work_in_pieces(files: Files) -> None:
+def test_file_write_and_file_read_work_in_pieces(files: Called) -> None:
     data = os.urandom(10_000)
     done = 0
     while done < len(data):
@@ -150,7 +158,7 @@ def test_file_write_and_file_read_work_in_pieces(files: Files) -> None:
     assert files.file_write("empty", 0, b"") == 0
 
 
-def test_file_write_takes_and_file_fill_fills_tensors(files: Files) -> None:
+def test_file_write_takes_and_file_fill_fills_tensors(files: Called) -> None:
     data = np.arange(1000, dtype="int32")
     assert files.file_write("a", 0, portcall.tensor(data[:600])) == 2400
     assert files.file_write("a", 2400, portcall.tensor(data[600:])) == 4000
@@ -161,17 +169,17 @@ def test_file_write_takes_and_file_fill_fills_tensors(files: Files) -> None:
     assert files.file_fill("a", 3996, target) == 4
     assert target.numpy()[0] == 999
     assert files.file_fill("a", 5000, target) == 0
-    with pytest.raises(TypeError, match="what to fill is Tensor, not bytes"):
-        files.file_fill("a", 0, b"bytes")  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        files.file_fill("a", 0, b"bytes")
     with pytest.raises(ValueError, match="compact tensor on the host"):
         files.file_write("b", 0, portcall.from_dlpack(data[::2]))
     locked = np.zeros(4, "int32")
     locked.flags.writeable = False
-    with pytest.raises((TypeError, BufferError)):
+    with pytest.raises(ValueError, match="read-only"):
         files.file_fill("a", 0, portcall.from_dlpack(locked))
 
 
-def test_upload_replaces_a_file_without_changing_open_ones(files: Files, root: Path) -> None:
+def test_upload_replaces_a_file_without_changing_open_ones(files: Called, root: Path) -> None:
     files.upload("a", b"old")
     with (root / "a").open("rb") as before:
         files.upload("a", b"newer")
@@ -180,15 +188,13 @@ def test_upload_replaces_a_file_without_changing_open_ones(files: Files, root: P
 
 
 def test_disk_limit_counts_all_files(root: Path) -> None:
-    folder = Folder(str(root), limit=1_000_000)
-    files = Files(folder)
+    files = Called(root, limit=1_000_000)
     files.upload("a", bytes(600_000))
     with pytest.raises(OSError, match="--disk-limit"):
         files.upload("b", bytes(600_000))
     with pytest.raises(OSError, match="--disk-limit"):
         files.file_write("a", 600_000, bytes(600_000))
     files.upload("b", bytes(300_000))
-    folder.close()
 
 
 # ---- Modules ------------------------------------------------------------------------------------------------------
@@ -212,7 +218,7 @@ def archive(*members: tuple[str, bytes | None], change: Callable[[tarfile.TarInf
 
 
 def test_download_linked_module_links_sources_objects_and_archives(
-    files: Files, root: Path, tmp_path: Path, put: Callable[[str, bytes], None]
+    files: Called, root: Path, tmp_path: Path, put: Callable[[str, bytes], None]
 ) -> None:
     put("k.cc", SOURCE.encode())
     assert files.load_module("k.cc")["add"](1, 2) == 3
@@ -236,7 +242,7 @@ def test_download_linked_module_links_sources_objects_and_archives(
     assert not [name for name in os.listdir(root) if name.startswith(".")]
 
 
-def test_load_module_reports_failed_links(files: Files, put: Callable[[str, bytes], None]) -> None:
+def test_load_module_reports_failed_links(files: Called, put: Callable[[str, bytes], None]) -> None:
     put("bad.cc", b"this is no C++")
     with pytest.raises(CompileError, match=r"bad\.cc"):
         files.load_module("bad.cc")
@@ -254,8 +260,7 @@ def test_load_module_reports_failed_links(files: Files, put: Callable[[str, byte
 
 
 def test_disk_limit_counts_linked_and_unpacked_files(root: Path, put: Callable[[str, bytes], None]) -> None:
-    folder = Folder(str(root), limit=100_000)
-    files = Files(folder)
+    files = Called(root, limit=100_000)
     put("bomb.tar", gzip.compress(archive(("zeros.c", bytes(1 << 20)))))
     with pytest.raises(OSError, match="1048576 more are over the limit"):
         files.load_module("bomb.tar")
@@ -264,11 +269,10 @@ def test_disk_limit_counts_linked_and_unpacked_files(root: Path, put: Callable[[
     put("large.cc", SOURCE.encode().ljust(60_000))
     with pytest.raises(OSError, match="60000 more are over the limit"):
         files.load_module("large.cc")
-    folder.close()
 
 
 @pytest.mark.parametrize("compressed", [False, True])
-def test_unpack_refuses_truncated_archives(folder: Folder, tmp_path: Path, compressed: bool) -> None:
+def test_unpack_refuses_truncated_archives(files: Called, tmp_path: Path, compressed: bool) -> None:
     whole = archive(("a.c", b"int x;" * 100), ("b.c", os.urandom(700)))
     whole = gzip.compress(whole) if compressed else whole[: 2 * (512 + 1024) + 512]  # no more than the format asks
     place = tmp_path / "place"
@@ -276,30 +280,28 @@ def test_unpack_refuses_truncated_archives(folder: Folder, tmp_path: Path, compr
         (tmp_path / "a.tar").write_bytes(whole[:size])
         place.mkdir()
         with pytest.raises(ValueError, match="was not copied whole"):
-            unpack(tmp_path / "a.tar", place, folder)
+            unpack(tmp_path / "a.tar", place, files.files)
         shutil.rmtree(place)
         with pytest.raises(ValueError, match="whole"):
             list(objects(tmp_path / "a.tar", ".tar"))
     (tmp_path / "a.tar").write_bytes(whole)
     place.mkdir()
-    assert [path.name for path in unpack(tmp_path / "a.tar", place, folder)] == ["a.c", "b.c"]
-    folder.close()
+    assert [path.name for path in unpack(tmp_path / "a.tar", place, files.files)] == ["a.c", "b.c"]
 
 
 @pytest.mark.parametrize("name", ["../a.c", "/tmp/a.c", "x/../../a.c", "..", "x/.."])
-def test_unpack_refuses_members_that_lead_outside(folder: Folder, tmp_path: Path, name: str) -> None:
+def test_unpack_refuses_members_that_lead_outside(files: Called, tmp_path: Path, name: str) -> None:
     (tmp_path / "a.tar").write_bytes(archive((name, b"int x;")))
     place = tmp_path / "place"
     place.mkdir()
     with pytest.raises(PermissionError, match="leads outside"):
-        unpack(tmp_path / "a.tar", place, folder)
-    folder.close()
+        unpack(tmp_path / "a.tar", place, files.files)
 
 
 @pytest.mark.parametrize(
     "kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE], ids=repr
 )
-def test_unpack_refuses_special_files(folder: Folder, tmp_path: Path, kind: bytes) -> None:
+def test_unpack_refuses_special_files(files: Called, tmp_path: Path, kind: bytes) -> None:
     def change(info: tarfile.TarInfo) -> None:
         info.type, info.linkname, info.size = kind, "/etc/passwd", 0
 
@@ -307,6 +309,5 @@ def test_unpack_refuses_special_files(folder: Folder, tmp_path: Path, kind: byte
     place = tmp_path / "place"
     place.mkdir()
     with pytest.raises(ValueError, match="not an ordinary file"):
-        unpack(tmp_path / "a.tar", place, folder)
+        unpack(tmp_path / "a.tar", place, files.files)
     assert list(place.iterdir()) == []
-    folder.close()

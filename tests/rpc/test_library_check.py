@@ -19,7 +19,7 @@ import pytest
 from portcall import rpc, toolchain
 from portcall.errors import ModuleLoadError, RemoteError
 from portcall.inspect._machine import this_machine, to_json
-from portcall.rpc.server._files import Files, Folder
+from portcall.rpc.server._files import Files
 from rpc.serving import FUNCTIONS, Serving, serving
 
 PLAIN = "int f(void) { return 1; }"
@@ -329,9 +329,9 @@ def test_upload_refuses_libraries_where_none_can_be_loaded(own_server: Own, make
 @pytest.fixture
 def files(tmp_path: Path) -> Iterator[Files]:
     (tmp_path / "session").mkdir()
-    folder = Folder(str(tmp_path / "session"))
-    yield Files(folder)
-    folder.close()
+    made = Files(str(tmp_path / "session"))
+    yield made
+    made.close()
 
 
 def needs(**facts: Any) -> str:
@@ -368,5 +368,6 @@ def test_library_check_refuses_invalid_questions(remote: rpc.Session) -> None:
 def test_library_check_accepts_odd_names(files: Files, tmp_path: Path) -> None:
     (tmp_path / "text.so").write_text("text")
     odd = ["", "/", ".", "..", "a\0b", "é", "x" * 5000, "/dev/zero", "/proc/self/mem", str(tmp_path / "text.so")]
-    unmet = json.loads(files.machine("k.so", needs(needed=odd, symbols=odd, runpath=odd)))["unmet"]
+    asked = needs(needed=odd, symbols=odd, runpath=odd)
+    unmet = json.loads(files.functions["portcall.rpc.machine"]("k.so", asked))["unmet"]
     assert set(unmet["libraries"]) == set(unmet["symbols"]) == set(odd)

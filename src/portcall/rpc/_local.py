@@ -13,7 +13,7 @@ from portcall._core import PackedFunc
 from portcall._function import get_global_func, register_func, remove_global_func
 from portcall.rpc.client._session import Session
 from portcall.rpc.server._directories import delete_tree
-from portcall.rpc.server._files import Files, Folder
+from portcall.rpc.server._files import NAMES, Files
 
 _LOCAL_FUNCTIONS = (
     "portcall.rpc.local.*",
@@ -33,19 +33,21 @@ class LocalSession(Session):
     def __init__(self, expose: Sequence[str] = ("*",)) -> None:
         offered = [*expose, *_LOCAL_FUNCTIONS]
         super().__init__(get_global_func("portcall.rpc.LocalSession")(offered, True), "this process")
-        self._folder: Folder | None = None
+        self._files: Files | None = None
 
     def _find(self, name: str) -> PackedFunc | None:
         """Return a function. Those for files are those of the session, whatever a server in this process registered."""
-        family, _, method = name.rpartition(".")
-        if family not in ("tvm.rpc.server", "portcall.rpc") or not hasattr(Files, method):
+        if name not in NAMES:
             return super()._find(name)
-        if self._folder is None:
-            self._folder = Folder(tempfile.mkdtemp(prefix="portcall-"))
-            self._removal = weakref.finalize(self, _remove_folder, self._folder, os.getpid())
+        if self._files is None:
+            self._files = Files(tempfile.mkdtemp(prefix="portcall-"))
+            self._removal = weakref.finalize(self, _remove_files, self._files, os.getpid())
+        function = self._files.functions.get(name)
+        if function is None:  # this Python has no zstd
+            return None
         # A result such as a module is the session's only if the session calls the function: for that it needs a name.
-        unique = f"portcall.rpc.local.{method}.{id(self)}.{threading.get_ident()}"
-        register_func(unique, getattr(Files(self._folder), method))
+        unique = f"portcall.rpc.local.{name}.{id(self)}.{threading.get_ident()}"
+        register_func(unique, function)
         try:
             return super()._find(unique)
         finally:
@@ -54,12 +56,12 @@ class LocalSession(Session):
     def close(self) -> None:
         """End the session, and delete its directory."""
         super().close()
-        if self._folder is not None:
-            self._folder = None
+        if self._files is not None:
+            self._files = None
             self._removal()
 
 
-def _remove_folder(folder: Folder, pid: int) -> None:
-    folder.close()
+def _remove_files(files: Files, pid: int) -> None:
+    files.close()
     if os.getpid() == pid:  # a forked child leaves what is its parent's
-        delete_tree(folder.root)
+        delete_tree(files.root)

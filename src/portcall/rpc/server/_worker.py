@@ -37,7 +37,6 @@ from portcall._module import Module, load_module
 from portcall.errors import RemoteProtocolError
 from portcall.rpc.client._connect import connect_without
 from portcall.rpc.server import _files, _program
-from portcall.rpc.server._contents import register_contents
 from portcall.rpc.server._link import Link
 from portcall.rpc.server._messages import (
     WORKER_ARGUMENTS,
@@ -119,10 +118,9 @@ def run_session(start: StartWorker, options: ServerOptions, patterns: Callable[[
     gc.collect()  # the key of TLS, too
     offered = list(patterns())
     limit_resources(options)
-    folder = _files.register(os.getcwd(), options.disk_limit)
-    if options.gate < 0:  # a farm's clients are many, who need not trust each other
-        store = os.path.join(os.path.dirname(start.directory), "contents", credential)
-        register_contents(folder, store, options.disk_limit)
+    store = os.path.join(os.path.dirname(start.directory), "contents", credential)
+    in_farm = options.gate >= 0  # whose clients are many, who need not trust each other
+    _files.register(os.getcwd(), options.disk_limit, "" if in_farm else store)
     register_object_functions()
     call_hook("tvm.rpc.server.start")
     reading = os.dup(descriptor)
