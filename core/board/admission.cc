@@ -217,7 +217,7 @@ void Supervisor::Fork(Connection* connection, const std::string& reply) {
   if (!connection->features.empty()) {
     if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) fail("cannot make a pipe");
     for (int i : {0, 1}) connection->errors[i] = Descriptor(ends[i]);
-    fcntl(ends[1], F_SETFL, 0);  // who prints waits
+    fcntl(ends[1], F_SETFL, 0);  // writes block while the pipe is full
   }
   const pid_t parent = getpid();
   connection->pid = secrets_->Fork();

@@ -26,7 +26,7 @@ struct Hello {
   std::vector<std::string> Features() const;  // of those that both have, sorted
 };
 
-// How many bytes of a hello are missing, at the least: who reads no more never reads into the session.
+// Minimum number of missing bytes of a hello; reading no more than this never consumes session data.
 size_t MissingOfHello(std::string_view received);
 Hello ParseHello(std::string_view whole);
 

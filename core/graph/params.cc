@@ -8,7 +8,7 @@ namespace {
 
 constexpr uint64_t kListMagic = 0xF7E58D4F05049CB7;
 constexpr uint64_t kTensorMagic = 0xDD5E40F096B4A13F;
-constexpr size_t kHeader = 8 + 8 + 4 + 4 + 4 + 4 + 8;  // of a tensor without axes
+constexpr size_t kHeader = 8 + 8 + 4 + 4 + 4 + 4 + 8;  // bytes in front of a tensor's axes
 constexpr int32_t kMaxAxes = 64;
 
 // In a blob an element takes whole bytes. Types below a byte are packed nevertheless, at the front.

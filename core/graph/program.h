@@ -28,12 +28,12 @@ struct Step {
 struct Program {
   std::string bytes;
   Plan plan;
-  std::vector<Device> devices;        // of each device of the plan
-  std::vector<PackedFunc> functions;  // of each step
+  std::vector<Device> devices;        // one for each device of the plan
+  std::vector<PackedFunc> functions;  // one for each step
   std::vector<Step> steps;            // args are the executor's
   std::vector<uint32_t> first_step;   // of each node, and the end
-  std::vector<uint32_t> first_cell;   // of each step
-  std::vector<uint32_t> cells;        // which entry an argument is
+  std::vector<uint32_t> first_cell;   // for each step: its first cell
+  std::vector<uint32_t> cells;        // for each argument: its entry
   std::vector<uint32_t> cell_is_flat;
   std::vector<uint32_t> first_use, uses;  // the cells that show entry e: uses[first_use[e] .. first_use[e + 1]]
   std::vector<uint32_t> producers;        // the node of each entry

@@ -151,7 +151,7 @@ class Comparison {
   Classes classes_;
   Pairing pairing_;
   std::string why_;
-  int hooks_ = 0;      // that are at work
+  int hooks_ = 0;      // hooks that are running
   std::string below_;  // the path from the object that a hook compared to what differed in it
   const TVMFFIAny *left_ = nullptr, *right_ = nullptr;  // what is being compared
   TVMFFIAny left_space_, right_space_;

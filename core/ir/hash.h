@@ -91,13 +91,13 @@ class Hasher {
   [[noreturn]] void ThrowCycle(const TVMFFIObject* obj);
 
   Types* types_;
-  int depth_;  // of maps that are keys of maps
+  int depth_;  // how deep in maps that are keys of maps
   std::vector<Frame> frames_;
   std::vector<Entry> entries_;
   PointerMap known_;                   // hashes of shared objects and variables, 0 while they are worked on
   PointerMap own_keys_, *known_keys_;  // hashes of keys, which are the same in all maps
   uint64_t num_variables_ = 0;
-  int hooks_ = 0;  // that are at work
+  int hooks_ = 0;  // hooks that are running
 };
 
 }  // namespace portcall::ir

@@ -40,7 +40,7 @@ struct Type {
   int32_t kind;  // TVMFFISEqHashKind
   bool creatable;
   std::string_view key;
-  uint64_t key_hash;  // of its text
+  uint64_t key_hash;  // the hash of its text
   std::vector<Field> fields;
   // What the type decides by itself; not defined, as a rule.
   PackedFunc equal, hash;         // __s_equal__, __s_hash__

@@ -175,7 +175,7 @@ class LibraryNode : public ModuleNode {
   PackedFunc GetClassic(const std::string& name, const Module& self) {
     std::string symbol = name == "__tvm_main__" || name == "main" ? EntryName() : name;
     if (symbol.empty()) symbol = name;
-    bool hidden = symbol[0] == '_' && symbol != "_lookup_linked_param";  // which graph executors look for
+    bool hidden = symbol[0] == '_' && symbol != "_lookup_linked_param";  // graph executors look for that one
     void* address = hidden ? nullptr : library_->FindFunction(symbol);
     return address ? classic::WrapSymbol(address, self, name) : nullptr;
   }
@@ -343,7 +343,7 @@ bool IsMapped(const std::string& path) {
 }
 
 // A copy of what is mapped of a library, but zeros in place of the embedded modules: they may be most of a file, and are
-// read from there. Its header promises no table of sections, which lies behind that: debuggers and the traces of
+// read from there. Its header promises no table of sections, which comes after that: debuggers and the traces of
 // sanitizers read it wherever the header says.
 std::unique_ptr<PrivateFile> Copied(const MappedFile& file, const ElfFile& elf) {
   uint64_t blob = elf.blob_offset, after = blob + elf.blob_bytes, total = 0;

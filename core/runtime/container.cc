@@ -423,7 +423,7 @@ std::pair<Any, Any> Erase(PortcallMapCell* map, const TVMFFIAny& key, bool* eras
     std::memmove(pair, pair + 2, (map->size - found) * 2 * sizeof(TVMFFIAny));
     return gone;
   }
-  uint64_t last = found, before = kNone;  // of the chain
+  uint64_t last = found, before = kNone;  // places in the chain
   for (uint64_t next = found; (next = NextInChain(*map, next)) != kNone; last = next) before = last;
   if (last == found && StateOf(*map, found) & kBody) {
     before = HomeOf(*map, HashKey(gone.first.cell()));

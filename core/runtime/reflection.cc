@@ -79,7 +79,7 @@ bool Fit(const TVMFFIFieldInfo& field, const TVMFFIAny& value, Any* out) {
   const int32_t declared = field.field_static_type_index;
   const int32_t given = value.type_index;
   bool fits = declared == kTVMFFIAny
-                  ? given != kTVMFFIDLTensorPtr  // which is only lent
+                  ? given != kTVMFFIDLTensorPtr  // a borrowed one is only lent
                   : given == declared || (given == kTVMFFINone && (field.flags & kPortcallFieldFlagOptional));
   if (!fits) {
     switch (declared) {

@@ -27,7 +27,7 @@ class Folder {
 
   std::string Path(std::string_view path) const;  // absolute
   Descriptor Open(std::string_view path, int flags) const;
-  // Begins a new file in the place of what has that name: who uses the old one goes on with that.
+  // Replaces the file of that name; open handles keep the old one.
   Descriptor Create(std::string_view path) const;
   void Remove(std::string_view path) const;
   std::vector<std::string> List(std::string_view path) const;  // sorted

@@ -66,8 +66,8 @@ struct Program {
   std::vector<Any> functions;        // a PackedFunc or a Closure each
   std::vector<PackedFunc> compiled;  // by function; null for those of other kinds
   std::vector<Routine> routines;     // by function; empty for those of other kinds
-  std::vector<TVMFFIAny> cells;      // of all steps
-  std::vector<Patch> patches;        // of all steps
+  std::vector<TVMFFIAny> cells;      // of all steps, in order
+  std::vector<Patch> patches;        // of all steps, in order
 };
 
 // Takes functions from the modules, then from the global functions; FunctionNotFoundError names all that nobody has.

@@ -17,8 +17,8 @@ namespace {
 
 using Symbols = std::map<std::string, void*>;
 
-constexpr const char* kPrefix = "__tvm_ffi_";     // of exported functions
-constexpr const char* kReserved = "__tvm_ffi__";  // of what belongs to the compiler
+constexpr const char* kPrefix = "__tvm_ffi_";     // in front of exported functions
+constexpr const char* kReserved = "__tvm_ffi__";  // in front of names that belong to the compiler
 constexpr const char* kContext = "__tvm_ffi__library_ctx";
 constexpr const char* kEmbedded = "__tvm_ffi__library_bin";
 

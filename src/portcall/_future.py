@@ -27,7 +27,7 @@ class Future(_core.Object):
         """Wait for the result and return it, or raise what the call raised.
 
         Parameters:
-            timeout: seconds to wait; None to wait for ever. The call goes on, and may be waited for again.
+            timeout: seconds to wait; None for no limit. The call goes on, and may be waited for again.
 
         Raises:
             TimeoutError: the result has not come in time.

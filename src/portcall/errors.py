@@ -266,7 +266,7 @@ class SessionBrokenError(RPCError, ConnectionError):
 
 
 class SessionLostError(SessionBrokenError):
-    """What was used belongs to a session that was lost; ``connect(reconnect=)`` opens another at its next use.
+    """What was used belongs to a session that was lost; ``ConnectOptions(reconnect=)`` opens another at its next use.
 
     Attributes:
         lost: what was used, such as ``the function 'add'`` or ``a tensor``; empty where that is not known.

@@ -100,7 +100,7 @@ def memory_transports() -> tuple[MemoryTransport, MemoryTransport]:
 
 
 def replay(path: str | os.PathLike[str]) -> Replay:
-    """Return a server that answers as the one did whose session ``connect(..., record=path)`` kept.
+    """Return a server that answers as the one did whose session ``ConnectOptions(record=path)`` kept.
 
         with portcall.testing.replay("session.rec") as server, portcall.rpc.connect(server.address) as remote: ...
 

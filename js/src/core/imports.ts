@@ -6,7 +6,7 @@ import type { CoreMemory } from "./memory.js";
 const SUCCESS = 0;
 const BAD_FILE = 8; // of WASI
 const NOT_IMPLEMENTED = -52; // ENOSYS of emscripten's system calls
-const NANOSECONDS = 1e6; // of a millisecond
+const NANOSECONDS = 1e6; // in a millisecond
 const REALTIME = 0;
 
 /** Return imports for a module, whose memory `memory` returns once it is there. */

@@ -20,7 +20,7 @@ const UNIFORM = 64;
 const STORAGE = 128;
 const READ = 1;
 const COMPUTE = 4;
-const FEATURES: GPUFeatureName[] = ["shader-f16", "subgroups"]; // that kernels may use
+const FEATURES: GPUFeatureName[] = ["shader-f16", "subgroups"]; // those that kernels may use
 const LIMITS = [
   "maxBufferSize",
   "maxStorageBufferBindingSize",

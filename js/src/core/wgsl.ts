@@ -18,7 +18,7 @@ export interface Kernel {
   /** Its source in WGSL. */
   readonly code: string;
   readonly args: readonly Argument[];
-  /** What each value behind the arguments sets: 0 to 2 the grid's x, y and z; 3 to 5, those of a group, are in the source. */
+  /** What each value after the arguments sets: 0 to 2 the grid's x, y and z; 3 to 5, those of a group, are in the source. */
   readonly extents: readonly number[];
   /** Whether the kernel writes a buffer, in the order of the buffers. */
   readonly writes: readonly boolean[];

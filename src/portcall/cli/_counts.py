@@ -14,7 +14,7 @@ REPEATS, FEWEST = 20, 3
 STEP = 64  # by which the calls grow at most while the right number is looked for: the first times are the least sure
 MOST_CALLS = 1 << 30
 TRIES = 3
-Measure = Callable[[int, int], BenchmarkResult]  # of number and repeat
+Measure = Callable[[int, int], BenchmarkResult]  # called with number and repeat
 
 
 @dataclass(frozen=True)

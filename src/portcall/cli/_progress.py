@@ -28,7 +28,7 @@ PATIENCE = 1.0  # seconds that need no explanation
 TICK = 0.1
 BAR_BYTES = 1 << 20  # smaller transfers are over before a bar is drawn
 BAR_CELLS = 20
-MOST_LINES = 1000  # of output that are printed
+MOST_LINES = 1000  # printed at most, of a session's output
 USUAL_COLUMNS = 80
 
 

@@ -38,7 +38,12 @@ portcall compile kernels.cc -o kernels.so --option=-march=native   faster, for p
 portcall compile kernels.cc -I include -l blas --option=-L/opt/lib
 portcall run resnet50.so --input data=@x.npy                       what to do with it
 """
-NO_OPTIONS = {"tls_ca": None, "tls_cert": None, "token_file": None, "connect_timeout": 10.0}  # of a session
+NO_OPTIONS = {
+    "tls_ca": None,
+    "tls_cert": None,
+    "token_file": None,
+    "connect_timeout": 10.0,
+}  # of a session
 ALGORITHMS = ("auto", "off", "f2", "f4")
 RUNTIMES = ("auto", "graph", "vm")
 

@@ -403,7 +403,7 @@ def token_options(function: Decorated) -> Decorated:
         click.option("--role", default="user", show_default=True,
                      type=click.Choice(["viewer", "user", "agent", "operator", "admin"]), help="What it allows."),
         click.option("--key", "keys", multiple=True, help="Good for places with this key only. Can be repeated."),
-        click.option("--days", default=0.0, help="Days for which it is good; 0: for ever."),
+        click.option("--days", default=0.0, help="Days for which it is good; 0: no end."),
         click.option("--most-leases", default=0, help="How many leases its user may have at once; 0: any number."),
         click.option("--top-class", default="normal", show_default=True,
                      type=click.Choice(["urgent", "normal", "batch"]), help="The most urgent class to ask for."),
@@ -468,7 +468,7 @@ def pair(json_to: str | None, user: str, **given: Any) -> None:
 
 
 def as_picture(text: str) -> str:
-    """Return a QR code as text; empty where no package draws one, or nobody looks."""
+    """Return a QR code as text; empty where no package draws one, or no terminal shows it."""
     if not sys.stdout.isatty():
         return ""
     try:

@@ -37,7 +37,7 @@ portcall inspect resnet50.onnx                                  compiled, into a
 portcall inspect bundle.so --svg model.svg                      and a picture of it, for a browser
 """
 
-DEPTH = 32  # of modules that import each other
+DEPTH = 32  # at most, of modules that import each other
 
 
 @click.command("inspect", cls=Command, examples=EXAMPLES)

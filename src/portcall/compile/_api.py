@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 Runtime = Literal["auto", "graph", "vm"]
-TOLERANCE = 1e-4  # of the largest value
+TOLERANCE = 1e-4  # relative to the largest value
 
 
 @overload

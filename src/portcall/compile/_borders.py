@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Padding of convolutions as numbers: what ``auto_pad`` and ``output_shape`` mean, Pad in front, Slice behind.
+"""Padding of convolutions as numbers: what ``auto_pad`` and ``output_shape`` mean, Pad before, Slice after.
 
 Zeros that a Pad adds are those that the convolution may add itself, without a copy; and where a Slice takes away what
 the padding at the end made, as causal convolutions are often written, there is less padding.

@@ -21,7 +21,7 @@ _FIRST = 64  # weights that say for most models that they are no integers
 
 
 def keep_bytes(graph: Graph) -> None:
-    """Move the scales of weights behind the Gather or the MatMul that reads them."""
+    """Move the scales of weights after the Gather or the MatMul that reads them."""
     makers = {name: node for node in graph.nodes for name in node.output}
     nodes = []
     for node in graph.nodes:

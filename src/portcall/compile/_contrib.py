@@ -342,7 +342,7 @@ def _causal(n: Nodes, steps: int, before: int) -> str:
 
 def _attention(n: Nodes) -> None:
     quantized = n.node.op_type == "QAttention"
-    # QAttention has its zero points between mask and past, Attention has a bias behind past.
+    # QAttention has its zero points between mask and past, Attention has a bias after past.
     mask, past, added = (n.input(5), n.input(8), "") if quantized else (n.input(3), n.input(4), n.input(5))
     if n.attribute("do_rotary", 0) or n.attribute("past_present_share_buffer", 0):
         raise ValueError("rotary positions and shared buffers are not supported")

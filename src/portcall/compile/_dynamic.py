@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """TVM's importer of ONNX for shapes that are not fixed: what computes a shape is evaluated while the model is imported.
 
-Each value then has a shape of the inputs' extents. Where that cannot be, as behind NonZero, it has extents of its own,
+Each value then has a shape of the inputs' extents. Where that cannot be, as after NonZero, it has extents of its own,
 which are read when the model runs.
 """
 

@@ -162,7 +162,7 @@ def join_local_sums(program: Program, reading_of: ReadingOf) -> None:
     users, makers = program.users(), program.makers()
 
     def inner(value: Value, reader: Call) -> Call | None:
-        """Return the call that makes a value that nobody else reads."""
+        """Return the call that makes a value that no other call reads."""
         alone = users[value] == [reader] and reader.inputs.count(value) == 1 and value not in program.outputs
         return makers.get(value) if alone else None
 

@@ -166,7 +166,7 @@ def _convolution(bb: Any, inputs: list[Any], attrs: dict[str, Any]) -> Expr:
 
 
 def _pads(x: Expr, window: Sequence[int], strides: list[int], dilations: list[int], attrs: dict[str, Any]) -> list[int]:
-    """Return the padding in front of each axis, then that behind them."""
+    """Return the padding before each axis, then that after each."""
     auto = attrs.get("auto_pad", b"NOTSET")
     auto = auto.decode() if isinstance(auto, bytes) else auto
     if auto in ("NOTSET", "VALID"):

@@ -4,7 +4,7 @@
 Register tiles are those of ``_tiles``. In each step a number of neighbouring channels is multiplied at once, as the
 machine has it: four bytes by VNNI's ``vpdpbusd``, two 16-bit integers by ``vpmaddwd``, else one. Its bytes are loaded
 as one word, the same for all lanes; the weights of a lane lie side by side. What is left at the end of a row of the
-window is put together byte by byte, so that nothing is read behind it.
+window is put together byte by byte, so that nothing is read past its end.
 
 ``vpdpbusd`` multiplies unsigned with signed bytes. Signed input gets 128 added (its highest bit is turned), and what
 that adds to the sums, 128 times the sum of the weights, is subtracted by beginning with it: the packed weights of a

@@ -83,7 +83,7 @@ class Program:
         return {value: call for call in self.calls for value in call.outputs}
 
     def drop_unused(self) -> None:
-        """Remove the calls whose results nobody reads."""
+        """Remove the calls whose results are unused."""
         needed = set(self.outputs)
         kept = []
         for call in reversed(self.calls):

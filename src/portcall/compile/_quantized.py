@@ -315,7 +315,7 @@ class _Rewriter:
     def _scaled(
         self, sums: str, scale: Array, bias: Array | str | None, along: Sequence[int] | None, rank: int, result: str
     ) -> bool:
-        """Add what makes floats of sums of integers, and remember it for a QuantizeLinear behind."""
+        """Add what makes floats of sums of integers, and remember it for a QuantizeLinear after it."""
         floats = self.add("Cast", [sums], to=onnx.TensorProto.FLOAT)
         shift = None
         if isinstance(bias, np.ndarray):

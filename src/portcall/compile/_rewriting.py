@@ -97,7 +97,7 @@ class Graph:
         self.nodes = kept
 
     def drop_unused(self) -> None:
-        """Remove nodes whose results nobody reads."""
+        """Remove nodes whose results are unused."""
         needed, kept = set(self.outputs), []
         for node in reversed(self.nodes):
             if needed.intersection(node.output):
@@ -118,7 +118,7 @@ class Graph:
                 node.input[place] = last(name)
 
     def model(self) -> Model:
-        """Return the model; constants that nobody reads are left out."""
+        """Return the model; unused constants are left out."""
         old = self._model.graph
         used = {name for node in self.nodes for name in _all_inputs(node)} | set(self.outputs)
         inputs = [value for value in old.input if value.name not in self.constants]
@@ -221,7 +221,7 @@ def replace_operators(
 
     Parameters:
         writer_of: returns what writes the nodes for one, or None. It raises ValueError for what is not supported, and
-            UnknownError to be asked again when the shapes behind other nodes are known.
+            UnknownError to be asked again when the shapes after other nodes are known.
         complete: refuse the model if such shapes remain unknown; else these nodes stay.
 
     Raises:

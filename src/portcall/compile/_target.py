@@ -126,7 +126,7 @@ def _vectors(machine: str, target: Any) -> tuple[int, int]:
 
 
 def _l2(native: bool) -> int:
-    """Return the bytes of the second-level cache; a usual size where nobody says."""
+    """Return the bytes of the second-level cache; a usual size where it is not known."""
     for cache in _CACHES.glob("index*") if native else ():
         with contextlib.suppress(OSError, ValueError):
             if (cache / "level").read_text().strip() == "2":

@@ -25,7 +25,7 @@ from portcall.compile._window import depthwise, write_by_channel
 from portcall.compile._writer import Buffer, Writer
 
 Array = Any
-_MOST_STEPS = 1 << 12  # that a stride can have
+_MOST_STEPS = 1 << 12  # the largest stride
 
 
 @dataclass(frozen=True)

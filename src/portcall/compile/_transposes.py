@@ -15,7 +15,7 @@ from portcall.compile._reading import NotThisKindError, Reading, moves, shape_of
 from portcall.compile._target import Target
 from portcall.compile._writer import Index, Writer
 
-_ROWS, _COLUMNS = 8, 16  # of a tile
+_ROWS, _COLUMNS = 8, 16  # extents of a tile
 _FEWEST = 256  # elements of a matrix
 
 

@@ -54,7 +54,7 @@ class Forest:
         nodes: for each split the feature, the next node, that if ``x <= split``, and 1 if NaN is taken for such.
             The next node is a split or, from the number of splits on, a leaf.
         splits: the values to compare with.
-        roots: where each tree begins, for a multiple of eight trees; those behind the last one begin in an empty leaf.
+        roots: where each tree begins, for a multiple of eight trees; those after the last one begin in an empty leaf.
         leaf_targets, leaf_weights: what each leaf adds to which target; the same number of pairs for each.
         targets: how many there are.
         positive: no weight is negative.

@@ -34,7 +34,7 @@ from portcall.errors import ModelError
 from portcall.graph._bundle import seal_library
 from portcall.vm import VirtualMachine, create
 
-_UNKNOWN = 2  # extent of a dimension that nobody gave, where a model is only checked
+_UNKNOWN = 2  # extent of a dimension that was not given, where a model is only checked
 
 
 @dataclass(frozen=True)

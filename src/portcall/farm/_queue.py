@@ -19,7 +19,7 @@ from portcall.farm._model import CLASSES, MOST_PRIORITY, Lease, Place, Rules, fi
 
 _KEPT_LINES = 256  # without anybody in them
 _MOST_LOOKS = 2000  # at a clause and a place, to say what a request waits for
-Name = tuple[bool, str, tuple[str, ...]]  # of a line
+Name = tuple[bool, str, tuple[str, ...]]  # what tells lines apart
 
 
 class Line:

@@ -27,7 +27,7 @@ from portcall.farm._queue import settle_priority
 from portcall.farm._records import Records
 
 _NAMED = 3  # places that a refusal names as the nearest
-_SUFFIX_BYTES = 16  # of a match key
+_SUFFIX_BYTES = 16  # random bytes at the end of a match key
 _MOST_FAILURES = 100  # of a place, which are kept
 MOST_SESSIONS = 1000  # of a lease
 

@@ -297,7 +297,7 @@ def without_lanes(tensor: portcall.Tensor) -> portcall.Tensor:
 
 
 def known_values(executor: GraphModule) -> Iterator[tuple[int, int]]:
-    """Yield node and output of each value that there is: all but inputs that were never set, which nobody needs."""
+    """Yield node and output of each value that there is: all but unused inputs, which were never set."""
     graph = executor.plan.graph
     states = executor["get_input_states"]()
     unset = {node for node, state in zip(graph.inputs, states, strict=True) if state == _UNSET}

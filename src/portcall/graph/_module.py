@@ -433,7 +433,7 @@ def output_names(graph: Graph) -> list[str]:
 def _source_of(
     params: Blob | StrPath | Mapping[str, Any],
 ) -> tuple[Mapping[str, Any], Callable[[str], Any], bool]:
-    """Return what has the types and shapes of parameters; what reads one; whether into memory that nobody else has."""
+    """Return what has the types and shapes of parameters; what reads one; whether into memory that is not shared."""
     if isinstance(params, (str, os.PathLike)):
         params = ParamFile(params)
     if isinstance(params, ParamFile):

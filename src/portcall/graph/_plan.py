@@ -192,7 +192,7 @@ def _string(text: str) -> bytes:
 
 
 def decode(data: bytes) -> Plan:
-    """Read a plan. What it does not have, such as attributes of nodes that no executor needs, its graph has not either.
+    """Read a plan. The graph lacks what a plan does not store, such as attributes of nodes that no executor needs.
 
     Raises:
         GraphError: the bytes are not a plan, or break a rule of docs/graph.md; ``path`` says where.

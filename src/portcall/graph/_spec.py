@@ -5,7 +5,7 @@ A graph is a list of *nodes* in the order of execution: placeholders (inputs and
 not tell them apart) and calls of kernels. Each node owns some *entries*, its outputs, which are numbered through the
 whole graph: an entry is one value, with a shape, a type and a place in memory.
 
-Rules: what is read is checked, every number of it, so that nobody who holds a Graph has to; an error names the place in
+Rules: what is read is checked, every number of it, so that users of a Graph need not; an error names the place in
 the file and the reason. Old forms (``attr`` for ``attrs``, inputs of two numbers, types without bits) are read, and
 written in the form that came last.
 """

@@ -5,7 +5,7 @@
 own, ``libportcall_ir``, which is loaded on first use.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from portcall._renamed import no_attribute as _no_attribute
 from portcall.ir._classes import fields as fields
@@ -38,5 +38,5 @@ _INSTEAD = {"object_class": "it is portcall.ir.get_object_class(type_key)"}
 
 if not TYPE_CHECKING:  # for which a name that is not here is an error
 
-    def __getattr__(name: str) -> Any:
+    def __getattr__(name: str) -> object:
         raise _no_attribute(__name__, name, _INSTEAD)

@@ -8,7 +8,7 @@
 A server is a command, ``portcall serve``, or an object, ``portcall.rpc.Server``.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from portcall._renamed import no_attribute as _no_attribute
 from portcall.rpc._local import LocalSession as LocalSession
@@ -53,5 +53,5 @@ _INSTEAD = {
 
 if not TYPE_CHECKING:  # for which a name that is not here is an error
 
-    def __getattr__(name: str) -> Any:
+    def __getattr__(name: str) -> object:
         raise _no_attribute(__name__, name, _INSTEAD)

@@ -35,7 +35,7 @@ class Exchange:
 
 @dataclass
 class Recording:
-    """What ``connect(record=path)`` wrote.
+    """What ``ConnectOptions(record=path)`` wrote.
 
     Raises:
         ValueError: the file is not a recording, was cut off, or is damaged; the message names the file and the place.

@@ -8,7 +8,7 @@
 With a library and a device of a session (``portcall.rpc``) the same lines run on the server.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from portcall._renamed import no_attribute as _no_attribute
 from portcall.vm._executable import ConstantInfo as ConstantInfo
@@ -31,5 +31,5 @@ _INSTEAD = {
 
 if not TYPE_CHECKING:  # for which a name that is not here is an error
 
-    def __getattr__(name: str) -> Any:
+    def __getattr__(name: str) -> object:
         raise _no_attribute(__name__, name, _INSTEAD)

@@ -18,7 +18,7 @@ class Activity:
         what: what was asked for, in words.
         seconds: since it began.
         silent: seconds since bytes came or went.
-        sent, to_send, received, to_receive: bytes; ``to_receive`` is 0 where nobody knows.
+        sent, to_send, received, to_receive: bytes; ``to_receive`` is 0 where it is not known.
     """
 
     what: str

@@ -55,7 +55,7 @@ def connect_farm(address: str = "", *, token: str | None = None, tls: TLSOptions
 
 
 class Farm:
-    """A farm, which nothing is said to before something is asked of it; a context manager."""
+    """A farm client. It connects on first use; a context manager."""
 
     def __init__(self, channel: FarmChannel) -> None:
         self._channel = channel
@@ -239,7 +239,7 @@ class Farm:
         """Give any other command, such as ``drain``, and return the answer.
 
         Raises:
-            FarmError, ConnectError, AuthenticationError: it is refused, or nobody answers.
+            FarmError, ConnectError, AuthenticationError: it is refused, or no farm answers.
         """
         return self._channel.call(what, **fields)
 

@@ -23,7 +23,7 @@ class Explanation:
 
     Parameters:
         name: of the session.
-        ask: returns what is to be raised; None where nobody knows more than that it is broken.
+        ask: returns what is to be raised; None where no more is known than that it is broken.
     """
 
     def __init__(self, name: str, ask: Callable[[], errors.RPCError | None]) -> None:
@@ -34,7 +34,7 @@ class Explanation:
         self.replaced = False  # whether another session takes the place of this one
 
     def find(self) -> errors.RPCError | None:
-        """Return what is to be raised; None where nobody knows more."""
+        """Return what is to be raised; None where no more is known."""
         self._known = self._known or self._ask()
         return self._known
 

@@ -37,7 +37,7 @@ from portcall.rpc.wire import _values as _values  # what the core calls for obje
 from portcall.rpc.wire import _zstd
 from portcall.rpc.wire._digests import PIECE, Background
 
-_SMALL = 256 << 10  # and of one that goes as a message
+_SMALL = 256 << 10  # bytes; files up to this size are sent as one message
 _REQUESTS = ("copy", "run", "fetch")
 _CLOCKS = ("queue", "connect", "upload", "load", *_REQUESTS)
 
@@ -115,7 +115,7 @@ class Session:
 
     @property
     def module(self) -> Module:
-        """The session as a Module of type ``rpc``; with ``connect(reconnect=)``, another one after it was lost."""
+        """The session as a Module of type ``rpc``; with ``reconnect=``, another one after it was lost."""
         is_closed = get_global_func("portcall.rpc.IsClosed")
         reconnection = self._reconnection
         if reconnection is None or not is_closed(self._module):

@@ -29,7 +29,7 @@ def open_socket(
         silence: seconds after which a machine that does not answer is given up; 0 for the usual time.
 
     Raises:
-        ConnectError: nobody listens there, or the name is not known.
+        ConnectError: no server listens there, or the name is not known.
         AuthenticationError: the server's certificate is not to be trusted.
         SessionTimeoutError: no answer in time.
         FileNotFoundError: there is no file of that name, of those that TLS needs.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SHA-256 of files, which both ends of an upload compare; in the background where nobody waits for it."""
+"""SHA-256 of files, which both ends of an upload compare; in the background where no request waits for it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def digest_of_pieces(pieces: Iterable[memoryview], stop: threading.Event | None 
 
 
 class Background:
-    """A task in a thread that only gets time which nobody else wants.
+    """A task in a thread that only gets time that no other thread wants.
 
     Args:
         task: is called with the event that stops it; what it raises of OSError is forgotten.

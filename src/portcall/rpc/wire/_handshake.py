@@ -124,7 +124,7 @@ def extension_options(features: Iterable[str] = (), **more: str) -> dict[str, st
 
 
 def new_nonce() -> str:
-    """Return a value that nobody has used before."""
+    """Return a value that was never used before."""
     return secrets.token_hex(16)
 
 
@@ -184,7 +184,7 @@ def check_token(token: str) -> str:
         ValueError: it is nothing but blanks, as a variable that was not filled in may be.
     """
     if token and not token.strip():
-        raise ValueError("the token is blank; one that nobody guesses is made by: openssl rand -hex 32")
+        raise ValueError("the token is blank; one that cannot be guessed is made by: openssl rand -hex 32")
     return token
 
 

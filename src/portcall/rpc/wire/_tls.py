@@ -94,7 +94,7 @@ def validity(certificate: bytes) -> tuple[datetime, datetime] | None:
 
 
 def time_problem(certificate: bytes) -> str:
-    """Return why a certificate is not good now, with the date; empty where it is, or nobody can tell."""
+    """Return why a certificate is not good now, with the date; empty where it is, or that is not known."""
     found, now = validity(certificate), datetime.now(timezone.utc)
     if found is None or found[0] <= now <= found[1]:
         return ""
