@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Settings of the documentation site: `make docs` builds it in build/docs."""
 
+import runpy
 from importlib.metadata import version as installed_version
+from pathlib import Path
 
 project = "portcall"
 author = "The portcall authors"
@@ -31,3 +33,7 @@ html_theme = "furo"
 html_title = f"portcall {release}"
 html_copy_source = False
 highlight_language = "default"  # Python where it is Python; else as it stands
+
+# The page that lists the files is written from the files.
+_listed = runpy.run_path(str(Path(__file__).parents[1] / "scripts" / "list_files.py"))["page"]()
+(Path(__file__).parent / "files.md").write_text(_listed)

@@ -49,13 +49,19 @@ def files(tops: tuple[str, ...] = TOPS) -> dict[Path, str]:
     return found
 
 
+def escaped(text: str) -> str:
+    """Return a sentence as it is to be shown; what is in backquotes stays."""
+    parts = text.replace("``", "`").split("`")
+    return "`".join(part if k % 2 else re.sub(r"([\[\]<*_])", r"\\\1", part) for k, part in enumerate(parts))
+
+
 def page(tops: tuple[str, ...] = TOPS) -> str:
     lines, folder = [START], None
     for path, said in files(tops).items():
         if path.parent != folder:
             folder = path.parent
             lines.append(f"\n## {folder}\n")
-        lines.append(f"* `{path.name}`: {said}")
+        lines.append(f"* `{path.name}`: {escaped(said)}")
     return "\n".join(lines) + "\n"
 
 

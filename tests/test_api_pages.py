@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import types
 from pathlib import Path
 
@@ -50,3 +51,19 @@ def test_security_page_names_existing_tests() -> None:
     named = re.findall(r"\b(test_\w+(?:\.\w+)?)`", (PAGES.parent / "security.md").read_text())
     assert [name for name in named if name not in existing] == []
     assert len(named) > 30
+
+
+def test_architecture_page_names_existing_files() -> None:
+    root = PAGES.parents[1]
+    page = (PAGES.parent / "architecture.md").read_text()
+    named = set(re.findall(r"`((?:core|src|js|scripts|tests)/[\w./]+)`", page))
+    assert [name for name in sorted(named) if not (root / name).exists()] == []
+    assert len(named) > 40
+
+
+def test_each_source_file_begins_with_what_it_is() -> None:
+    listed = runpy.run_path(str(PAGES.parents[1] / "scripts" / "list_files.py"))
+    said = listed["files"]()
+    assert [str(path) for path, sentence in said.items() if not sentence] == []
+    assert said[Path("src/portcall/errors")] == "Every exception that portcall raises on its own account"
+    assert said[Path("core/bytes/cursor")]

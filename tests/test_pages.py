@@ -20,6 +20,6 @@ sys.exit(failed or run < 30)
 def test_calls_page_code_runs(tmp_path: Path) -> None:
     toolchain.create_shared(ROOT / "src" / "portcall" / "cli" / "demo_kernels.cc", tmp_path / "kernels.so")
     # In a process of its own: the page changes settings and the registry.
-    command = [sys.executable, "-c", PROGRAM, ROOT / "docs" / "calls.md"]
+    command = [sys.executable, "-c", PROGRAM, str(ROOT / "docs" / "calls.md")]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

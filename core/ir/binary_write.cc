@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Writes graphs of objects in the binary form.
 #include "ir/binary.h"
 #include "ir/hash_bytes.h"
 #include "ir/save.h"

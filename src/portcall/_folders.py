@@ -2,7 +2,8 @@
 """Folders of running processes, those that killed processes left behind, and caches.
 
 A process keeps a lock on its folder as long as it lives, so one without a lock belongs to no process. What is in
-a cache is run, so it is used only where no other user can put anything (core/devices/binary_cache.cc has the same rule).
+a cache is run, so it is used only where no other user can put anything (core/devices/binary_cache.cc has the same
+rule).
 """
 
 from __future__ import annotations
