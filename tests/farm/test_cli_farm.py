@@ -6,6 +6,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -16,8 +18,10 @@ from typing import Any
 import pytest
 
 from farm.boards import place_command
+from portcall import toolchain
 
 Run = Callable[..., Any]
+ROOT = Path(__file__).parents[2]
 
 
 @contextlib.contextmanager
@@ -71,6 +75,17 @@ def test_farm_command_joins_lists_and_leases_a_board(tmp_path: Path) -> None:
             events = portcall("farm", "history", "--place", "b1", **where)["events"]
             assert {"place registered", "place leased", "place maintenance"} <= {e["what"] for e in events}
         assert portcall("farm", "status", **where)["places"] == []
+
+
+def test_readme_lines_of_the_farm_run(tmp_path: Path) -> None:
+    page = (ROOT / "README.md").read_text().partition("A farm shares boards")[2].partition("## ")[0]
+    lines = [shlex.split(line, comments=True)[1:] for line in re.findall("^    (portcall .*)", page, re.MULTILINE)]
+    start, join, run = lines
+    kernels = toolchain.create_shared(ROOT / "src/portcall/cli/demo_kernels.cc", tmp_path / "kernels.so")
+    with started(*start, "--port", 0, "--store", tmp_path / "farm.db") as (_, farm):
+        here = {"127.0.0.1:9190": farm, "kernels.so": str(kernels)}
+        with started(*(here.get(word, word) for word in join), "--silent"):
+            assert portcall(*(here.get(word, word) for word in run))["outputs"]
 
 
 def test_farm_command_restores_places_and_leases_after_a_kill(tmp_path: Path) -> None:
