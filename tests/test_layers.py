@@ -113,7 +113,7 @@ HOUSE = [
         "_arguments _counts _errors",
         "_inputs _output _ready _store",
         "_command _progress",
-        "_devices _isolate _remote _graph_report _onnx _vm_arguments _vm_report",
+        "_devices _isolate _remote _graph_report _onnx _onnx_report _vm_arguments _vm_report",
         "_call _farm_check _farm_start _params_report",
         "_model",
         "bench board bundle compile demo doctor farm help inspect remote run serve verify version",

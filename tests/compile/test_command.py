@@ -52,7 +52,7 @@ def test_run_compiles_a_model_once_and_again_when_it_changes(model: Path, tmp_pa
         ("run", "--fill", "random"),
         ("run", "--fill", "random"),
         ("bench", "--fill", "ones"),
-        ("inspect",),
+        ("inspect", "--svg", tmp_path / "m.svg"),
     ):
         done = portcall(command[0], model, *command[1:])
         assert command[0] == "inspect" or done["model"] == str(model)
@@ -68,6 +68,37 @@ def test_run_compiles_a_model_for_the_machine_of_a_server(model: Path, tmp_path:
     portcall("run", model, "--target", "wasm32", "--fill", "random", code=1)  # not this machine's
     (made,) = (tmp_path / "cache" / "portcall" / "models").iterdir()
     assert (made.suffix, made.read_bytes()[:4]) == (".wasm", b"\0asm")
+
+
+def test_inspect_shows_an_onnx_model_without_the_compiler(tmp_path: Path) -> None:
+    """It may be one that cannot be compiled: a shape that is not fixed, an operator that is not known, a branch."""
+    weight = numpy_helper.from_array(random(4, 2), "w")
+    condition = helper.make_tensor("c", onnx.TensorProto.BOOL, [], [True])
+    branch = helper.make_graph([helper.make_node("Relu", ["y"], ["z"])], "b", [], [
+        helper.make_tensor_value_info("z", 1, None)])  # fmt: skip
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["y"]),
+        helper.make_node("Constant", [], ["c"], value=condition),
+        helper.make_node("If", ["c"], ["v"], then_branch=branch, else_branch=branch),
+        helper.make_node("Unheard", ["v"], ["out"], domain="of.mine"),
+    ]
+    made = helper.make_graph(
+        nodes, "m", [helper.make_tensor_value_info("x", 1, ["n", None, 4])],
+        [helper.make_tensor_value_info("out", 1, None)], [weight],
+    )  # fmt: skip
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("of.mine", 1)]
+    onnx.save(helper.make_model(made, opset_imports=opsets), tmp_path / "m.onnx")
+    said = portcall("inspect", tmp_path / "m.onnx")
+    assert said["inputs"] == [{"name": "x", "type": "float32", "shape": ["n", "?", 4]}]
+    assert said["outputs"] == [{"name": "out", "type": "float32", "shape": None}]
+    assert said["opsets"] == {"": 17, "of.mine": 1}
+    assert said["operators"] == {"Relu": 2, "MatMul": 1, "Constant": 1, "If": 1, "of.mine.Unheard": 1}
+    assert (said["weights"], said["weights_nbytes"]) == (2, 4 * 8 + 1)
+    shown = CliRunner().invoke(cli, ["inspect", str(tmp_path / "m.onnx")])
+    assert (shown.exit_code, "x  float32[n, ?, 4]" in shown.stdout, "--shape x=" in shown.stdout) == (0, True, True)
+    loaded = "import sys; from portcall.cli import cli; cli(['inspect', sys.argv[1]], standalone_mode=False); "
+    program = f"{loaded}assert not {{'tvm', 'portcall.compile'}} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", program, tmp_path / "m.onnx"], check=True, capture_output=True)
 
 
 def test_compile_damaged_model_is_a_user_error(model: Path) -> None:
@@ -145,7 +176,8 @@ def test_nodes_of_a_compiled_model_are_called_as_those_of_onnx() -> None:
 def test_inspect_and_profile_name_nodes_and_operators_of_onnx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     onnx.save(named_model(), tmp_path / "m.onnx")
-    shown = CliRunner().invoke(cli, ["inspect", str(tmp_path / "m.onnx")]).stdout
+    words = ["inspect", str(tmp_path / "m.onnx"), "--svg", str(tmp_path / "m.svg")]
+    shown = CliRunner().invoke(cli, words).stdout
     table = shown.partition("kernel ")[2].partition("functions ")[0]
     assert "/side1/MatMul" in table
     assert "MatMul + Relu" in table
@@ -154,7 +186,7 @@ def test_inspect_and_profile_name_nodes_and_operators_of_onnx(tmp_path: Path, mo
     assert "0 views" not in shown
     assert "0 copies" not in shown
     assert max(len(line) for line in shown.splitlines() if str(tmp_path) not in line) <= 120
-    nodes = portcall("inspect", tmp_path / "m.onnx")["nodes"]
+    nodes = portcall(*words)["nodes"]
     assert any(node["origin"][:1] == ["MatMul /side0/MatMul"] and node["function"] for node in nodes)
     words = ["bench", str(tmp_path / "m.onnx"), "--fill", "random", "--profile", "--number", "1", "--repeat", "1"]
     profile = CliRunner().invoke(cli, words).stdout.partition("call by call")[2]

@@ -196,3 +196,49 @@ def test_verify_takes_what_was_compiled_and_its_file(runtime: Any, tmp_path: Pat
         assert portcall.compile.verify(compiled, branches()).ok
     with pytest.raises(TypeError, match="int"):
         portcall.compile.verify(7, branches())
+
+
+def scaled() -> Any:
+    """A model of an array and of a number."""
+    return make([helper.make_node("Mul", ["x", "k"], ["y"])], {"x": (2, 3), "k": ()}, ["y"])
+
+
+def test_verify_uses_the_constants_that_a_bundle_was_compiled_with(tmp_path: Path) -> None:
+    model = scaled()
+    made = portcall.compile.onnx(model, constants={"k": 3.0}, runtime="graph")
+    onnx.save(model, tmp_path / "m.onnx")
+    assert portcall.compile.verify(made, model).ok
+    assert portcall.compile.verify(made.save(tmp_path / "m.so"), model).ok
+    words = ["verify", str(tmp_path / "m.so"), "--against", str(tmp_path / "m.onnx")]
+    assert CliRunner().invoke(cli, words).exit_code == 0
+    assert CliRunner().invoke(cli, [*words, "--input", "k=4"]).exit_code == 1  # it is 3
+    for k in (3, np.int64(3), np.array(3.0)):  # an executor does not have them
+        assert portcall.compile.verify(made.load(), model, {"k": k}).ok
+    with pytest.raises(ModelError, match="'k'") as caught:
+        portcall.compile.verify(made.load(), model)
+    assert "inputs=" in caught.value.hint
+
+
+@pytest.mark.parametrize("runtime", ["graph", "vm"])
+def test_verify_says_that_a_file_is_of_another_model(runtime: Any, tmp_path: Path, vm_pools: None) -> None:
+    made = portcall.compile.onnx(branches(), runtime=runtime, check=False).save(tmp_path / "m.so")
+    with pytest.raises(ModelError, match="another model: the input 'a' is in"):
+        portcall.compile.verify(made, scaled())
+
+
+def test_verify_says_that_a_library_is_for_another_machine(tmp_path: Path) -> None:
+    onnx.save(branches(), tmp_path / "m.onnx")
+    portcall.compile.onnx(branches(), "aarch64-linux-gnu", runtime="graph").save(tmp_path / "m.so")
+    words = [str(tmp_path / "m.so"), "--against", str(tmp_path / "m.onnx"), "--json"]
+    error = json.loads(CliRunner().invoke(cli, ["verify", *words]).stdout)["error"]
+    ran = json.loads(CliRunner().invoke(cli, ["run", words[0], "--fill", "ones", "--json"]).stdout)["error"]
+    assert error == ran
+    assert error["kind"] == "ModuleLoadError"
+
+
+def test_onnx_refuses_shapes_that_do_not_fit_the_model() -> None:
+    """A model that is then compiled for the Relax VM fails when it is called."""
+    node = helper.make_node("Add", ["x", "w"], ["y"])
+    model = make([node], {"x": ("h", "w")}, ["y"], {"w": np.ones((3, 4), "float32")})
+    with pytest.raises(ModelError, match=r"Add.*'x' \[5, 4\]"):
+        portcall.compile.onnx(model, shapes={"x": (5, 4)}, check=False)

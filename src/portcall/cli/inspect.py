@@ -13,7 +13,8 @@ from portcall.bench import format_size
 from portcall.cli._command import Command
 from portcall.cli._errors import UNTRUSTED
 from portcall.cli._graph_report import KINDS, open_model_file
-from portcall.cli._onnx import compiled, fix_options
+from portcall.cli._onnx import SUFFIX, compiled, fix_options
+from portcall.cli._onnx_report import open_onnx
 from portcall.cli._output import console, counted, listed, print_facts, print_json, print_line
 from portcall.cli._params_report import KINDS as TENSORS
 from portcall.cli._params_report import open_tensors_file
@@ -33,7 +34,8 @@ portcall inspect kernels.so --json | jq .functions
 portcall inspect kernels.so --strict && scp kernels.so board:
 portcall inspect m.so --all                                     a model of TVM's Relax VM, with its instructions
 portcall inspect m.json kernels.so --params m.params            a model: nodes, shapes, kernels, memory
-portcall inspect resnet50.onnx                                  compiled, into a cache, first
+portcall inspect resnet50.onnx                                  inputs, outputs, operators of an ONNX model
+portcall inspect resnet50.onnx --shape data=1x3x224x224         the same compiled, into a cache: nodes, kernels, memory
 portcall inspect bundle.so --svg model.svg                      and a picture of it, for a browser
 """
 
@@ -56,8 +58,14 @@ def command(
     """Reads ELF files of any machine. For this machine it also looks for what the library needs: other libraries,
     symbols and their versions. Of a graph (JSON), a bundle, or a library with a graph inside it shows nodes, kernels,
     and where the memory goes; of an executable of TVM's Relax VM functions and instructions; of a file of parameters
-    (.params, .npz) its tensors.
+    (.params, .npz) its tensors. Of an ONNX model it shows inputs, outputs and operators; with --shape, --constant or
+    --svg it is compiled first, and shown as a bundle.
     """
+    if file.endswith(SUFFIX) and not (shapes or constants or svg):
+        refuse_options_of_models(f"'{file}' is an ONNX model", kernels, params, svg)
+        uncompiled = open_onnx(file)
+        print_json(uncompiled.to_dict(), json_to) if json_to is not None else uncompiled.show(everything)
+        return
     file = compiled(file, shapes, constants)
     tensors = open_tensors_file(file)
     if tensors is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from portcall.cli._call import check_whole
+from portcall.cli._call import check_whole, open_library
 from portcall.cli._command import Command
 from portcall.cli._errors import USER_ERROR
 from portcall.cli._inputs import FORMS, read_input, split_inputs
@@ -17,6 +17,7 @@ from portcall.cli._output import console, print_json, print_line, table
 
 if TYPE_CHECKING:
     from portcall.compile import Verification
+    from portcall.graph import Graph
     from portcall.vm import VirtualMachine
 
 Types = Mapping[str, tuple[str, Sequence[int] | None]]  # dtype and shape of inputs
@@ -46,22 +47,17 @@ def command(
     than the model; portcall inspect BUNDLE lists the nodes. Of a library for the Relax VM the results are compared;
     dimensions that are not fixed have 2 elements, unless you give the inputs.
     """
-    import portcall
     from portcall import compile, graph, vm
 
     check_whole(bundle)
+    made = open_library(bundle)
     with explained(against):
-        made = portcall.load_module(bundle)
         if vm.read_embedded(bundle) is not None:
-            machine = vm.create(made)
-            arrays = read_inputs(inputs, of_executable(machine), seed)
-            found = compile.verify(machine, against, arrays, tolerance=tolerance, seed=seed)
+            known = of_executable(vm.create(made))
         else:
-            executor = graph.GraphModule(made[graph.read_bundle(bundle).name](portcall.cpu()))
-            shapes, types = executor.get_input_info()
-            known = {name: (str(types[name]), tuple(shape)) for name, shape in shapes.items()}
-            arrays = read_inputs(inputs, known, seed)
-            found = compile.verify(executor, against, arrays, tolerance=tolerance, seed=seed)
+            known = of_graph(graph.read_bundle(bundle).graph)
+        arrays = read_inputs(inputs, known, seed)
+        found = compile.verify(bundle, against, arrays, tolerance=tolerance, seed=seed)
     if json_to is not None:
         print_json({"bundle": bundle, "against": against, **found.to_dict()}, json_to)
     else:
@@ -76,6 +72,13 @@ def of_executable(machine: VirtualMachine) -> Types:
         each.name: (each.dtype, None if each.shape is None else [n if isinstance(n, int) else 2 for n in each.shape])
         for each in machine.signature().parameters
     }
+
+
+def of_graph(known: Graph) -> Types:
+    """Return the types and shapes of the inputs, parameters among them."""
+    nodes = [known.nodes[number] for number in known.inputs]
+    values = {node.name: known.values[node.outputs[0]] for node in nodes}
+    return {name: (str(value.dtype), value.shape) for name, value in values.items()}
 
 
 def read_inputs(texts: Sequence[str], known: Types, seed: int) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +15,7 @@ import portcall
 from portcall import vm
 from portcall.errors import ModelError, WrongResultsError
 from portcall.extras import needed
-from portcall.graph import GraphModule, read_bundle
+from portcall.graph import Graph, GraphModule, read_bundle
 
 if TYPE_CHECKING:
     from typing_extensions import TypedDict, Unpack
@@ -186,7 +187,8 @@ def verify(
         compiled: what ``onnx`` returned, the path of its file, a ``graph.GraphModule`` or a ``vm.VirtualMachine``; the
             last two may be of a session.
         model: a path, the bytes of a file, or an ``onnx.ModelProto``.
-        inputs: arrays by name; random numbers for all others. Their variable dimensions have usual sizes that
+        inputs: arrays and numbers by name; random numbers for all others, and for inputs that were made ``constants``
+            their values, if the file has them: it is a graph's. Their variable dimensions have usual sizes that
             onnxruntime can run, or else 2 elements.
         tolerance: how far values may be from each other, relative to the largest one; for float16 and quantized models
             at least 0.02.
@@ -196,14 +198,19 @@ def verify(
         ModuleNotFoundError: onnxruntime is not installed.
         TypeError: ``compiled`` is something else.
     """
+    graph = getattr(compiled, "graph", None)
     if isinstance(compiled, (str, os.PathLike)):
-        runs = _open(os.fspath(compiled))
+        runs, graph = _open(os.fspath(compiled))
     else:
         runs = compiled.load() if hasattr(compiled, "load") and hasattr(compiled, "save") else compiled
     if isinstance(runs, vm.VirtualMachine):
         compare = _load("portcall.compile._vm").verify_executable
     elif isinstance(runs, GraphModule):
-        compare = _load("portcall.compile._verify").verify_graph
+        metadata = graph.metadata if isinstance(graph, Graph) and isinstance(graph.metadata, dict) else {}
+        constants = metadata.get("constants")
+        compare = functools.partial(
+            _load("portcall.compile._verify").verify_graph, constants=constants if isinstance(constants, dict) else {}
+        )
     else:
         raise TypeError(f"a compiled model, its file, an executor or a machine is verified, not {type(runs).__name__}")
     found: Verification = compare(runs, model, inputs, tolerance=tolerance, seed=seed)
@@ -246,11 +253,12 @@ def _place(problem: str) -> str:
     return problem.partition(":")[0]
 
 
-def _open(path: str) -> GraphModule | vm.VirtualMachine:
+def _open(path: str) -> tuple[GraphModule | vm.VirtualMachine, Graph | None]:
     library = portcall.load_module(path)
     if vm.read_embedded(path) is not None:
-        return vm.create(library)
-    return GraphModule(library[read_bundle(path).name](portcall.cpu()))
+        return vm.create(library), None
+    bundle = read_bundle(path)
+    return GraphModule(library[bundle.name](portcall.cpu())), bundle.graph
 
 
 def _load(name: str) -> Any:

@@ -40,6 +40,10 @@ class InvalidModelError(ModelError):
     """A model that nothing can run: it is damaged, or contradicts itself."""
 
 
+class ContradictionError(ModelError):
+    """The shapes of a model, or those that its inputs were given, do not fit together."""
+
+
 def check_form(model: Model, shown: str) -> None:
     """Refuse a model that is not well formed.
 

@@ -19,7 +19,7 @@ from portcall import toolchain
 from portcall._folders import working_folder
 from portcall.bench import format_size
 from portcall.compile import _verify
-from portcall.compile._checks import check_operators
+from portcall.compile._checks import ContradictionError, InvalidModelError, check_operators
 from portcall.compile._emit import emit
 from portcall.compile._fusion import (
     fold_copies,
@@ -148,7 +148,13 @@ def compile_graph(
         proto = inline_control(decompose(inline_control(proto)))
         check_operators(proto)
     with steps.step("simplify"):
-        proto = simplify(proto)
+        try:
+            proto = simplify(proto)
+        except ContradictionError as error:
+            if _verify.runs(given, fixed):
+                raise
+            text = str(error).removesuffix(f"; {error.hint}")
+            raise InvalidModelError(text, problems=error.problems, hint=error.hint) from error
     with steps.step("import"), as_model_error("import"):
         labels = Labels(given)
         module = import_model(proto, fixed, labels=labels)
@@ -156,6 +162,8 @@ def compile_graph(
         "model": loaded.name, "sha256": loaded.digest, "target": target, "cpu": machine.cpu, "threads": threads,
         "winograd": winograd, "portcall": portcall.__version__, "tvm": tvm.__version__, "onnx": onnx.__version__,
     }  # fmt: skip
+    if constants:
+        metadata["constants"] = _verify.remembered(constants)
     compiled = compile_module(module, machine, [value.name for value in proto.graph.output], metadata, steps, labels)
     compiled = replace(compiled, notes=loaded.notes)
     if not check:

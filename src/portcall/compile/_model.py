@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 from onnx import numpy_helper, shape_inference
 from onnx.external_data_helper import ExternalDataInfo, load_external_data_for_model, uses_external_data
 
-from portcall.compile._checks import InvalidModelError, check_form
+from portcall.compile._checks import ContradictionError, InvalidModelError, check_form
 from portcall.compile._ml import without_maps
 from portcall.compile._rewriting import Graph, name_of, shapes_inferred
 from portcall.errors import ModelError
@@ -58,11 +58,11 @@ def fix_inputs(model: Model, constants: Mapping[str, Any]) -> None:
         if place is None:
             known = ", ".join(value.name for value in inputs_of(model)) or "none"
             raise ModelError(f"the model has no input '{name}' that could be constant; its inputs are {known}")
-        model.graph.initializer.append(numpy_helper.from_array(_constant(model.graph.input[place], array), name))
+        model.graph.initializer.append(numpy_helper.from_array(as_input(model.graph.input[place], array), name))
         del model.graph.input[place]
 
 
-def _constant(value: Any, array: Any) -> Any:
+def as_input(value: Any, array: Any) -> Any:
     """Return an array in the type of an input, a number also in its shape."""
     given, tensor = np.asarray(array), value.type.tensor_type
     made = given.astype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
@@ -276,7 +276,7 @@ def infer_shapes(model: Model) -> Model:
     A shape that the model declares for what a node computes, and that is not so, is left out, as onnxruntime does.
 
     Raises:
-        ModelError: the model contradicts itself.
+        ContradictionError: the model contradicts itself.
     """
     try:
         return shapes_inferred(model)
@@ -297,7 +297,7 @@ def _contradiction(model: Model, said: str) -> ModelError:
     """Return the error for shapes that do not fit, with the node and what it reads, if onnx says it."""
     found = _INFERENCE.search(said)
     if found is None:
-        return ModelError(f"the shapes of the model do not fit: {said}")
+        return ContradictionError(f"the shapes of the model do not fit: {said}")
     op, name, reason = found.groups(default="")
     graph = Graph(shape_inference.infer_shapes(model))
     nodes = [(k, node) for k, node in enumerate(graph.nodes) if node.op_type == op and node.name == name]
@@ -305,7 +305,7 @@ def _contradiction(model: Model, said: str) -> ModelError:
     if len(nodes) == 1:
         shapes = ", ".join(f"'{each}' {list(graph.shape(each) or '?')}" for each in nodes[0][1].input if each)
         text += f"; it reads {shapes}"
-    return ModelError(
+    return ContradictionError(
         f"the shapes of the model do not fit: {text}",
         problems=[text],
         hint="correct the model, or the shapes of its inputs",

@@ -12,7 +12,7 @@ import importlib
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
@@ -20,7 +20,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from portcall.compile._model import bind_shapes, infer_shapes, inputs_of, load
+from portcall.compile._model import as_input, bind_shapes, infer_shapes, inputs_of, load
 from portcall.compile._quantized import is_quantized
 from portcall.compile._rewriting import Graph, attribute_of
 from portcall.compile._simplify import decompose, fold_constants
@@ -39,6 +39,7 @@ _SMALLEST = 1e-3  # what smaller results are compared with: of values near 1, a 
 _TELEMETRY = "ORT_DISABLE_TELEMETRY"
 _KNOWN_IR = 10  # onnxruntime refuses versions that are newer than itself, of which it needs nothing
 _SOURCE = re.compile(r"\[ONNXRuntimeError\] : \d+ : \w+ : |/\S+\.\w+:\d+ .*?\) ")  # where in its own code
+_REMEMBERED = 1024  # elements of a constant that a bundle keeps
 _INTEGERS = 2  # below which inputs of integers are, where nothing says more: masks, and indices of most things
 _PASSED_ON = ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", "Expand")
 # Products of bytes: where each has the zero point of its first operand, its second operand, and that one's zero point.
@@ -96,31 +97,74 @@ def verify_graph(
     *,
     tolerance: float,
     seed: int = 0,
+    constants: Mapping[str, Any] | None = None,
 ) -> Verification:
-    """Compare a graph with its ONNX model; see ``portcall.compile.verify``."""
+    """Compare a graph with its ONNX model; see ``portcall.compile.verify``.
+
+    Parameters:
+        constants: the inputs that it was compiled with, of which those that the model has are used.
+    """
     shapes, types = executor.get_input_info()
     proto = onnx.ModelProto()
     proto.CopyFrom(load(model).model)
     tolerance = allowed(proto, tolerance)
     theirs = {value.name for value in inputs_of(proto)}
-    others = sorted((theirs - {*(inputs or {})}) ^ ({*shapes} - {*(inputs or {})}))
-    if others or executor.get_num_outputs() != len(proto.graph.output):
-        if others and others[0] in theirs:  # it was made a constant
-            text = f"the bundle has no input '{others[0]}', which the model has"
-            raise ModelError(text, hint=f"give the value that it was compiled with: --input {others[0]}=VALUE")
-        what = f"the input '{others[0]}' is in the bundle only" if others else "their numbers of results differ"
-        raise ModelError(f"the bundle was compiled from another model: {what}")
-    for name, array in (inputs or {}).items():
-        if name not in theirs:
-            raise ModelError(f"the model has no input '{name}'; its inputs are {', '.join(sorted(theirs))}")
+    fixed = {name: array for name, array in (constants or {}).items() if name in theirs}
+    given = given_inputs(proto, {**fixed, **(inputs or {})})
+    check_same_inputs(proto, shapes, given, "the bundle")
+    if executor.get_num_outputs() != len(proto.graph.output):
+        raise ModelError("the bundle was compiled from another model: their numbers of results differ")
+    for name, array in given.items():
         if name in shapes and tuple(array.shape) != tuple(shapes[name]):
             raise ModelError(f"the input '{name}' has the shape {list(shapes[name])}, the array {list(array.shape)}")
-    bind_shapes(proto, {name: shape for name, shape in shapes.items() if name in theirs})
-    feeds = {**random_inputs(shapes, types, seed, proto), **(inputs or {})}
+    bind_shapes(proto, shapes)
+    feeds = {**random_inputs(shapes, types, seed, proto), **given}
     expected = reference(proto, feeds)
     executor.run(**{name: array for name, array in feeds.items() if name in shapes})
     made = compare([executor.get_output(number).numpy() for number in range(len(expected))], expected, tolerance)
     return made if made.ok else Verification(made.outputs, _first_difference(executor, proto, feeds, tolerance))
+
+
+def given_inputs(model: Any, inputs: Mapping[str, Any]) -> dict[str, Array]:
+    """Return inputs as arrays; numbers in the types and shapes of the model.
+
+    Raises:
+        ModelError: the model has no input of a name, or a number does not fit it.
+    """
+    known = {value.name: value for value in inputs_of(model)}
+    for name in inputs:
+        if name not in known:
+            raise ModelError(f"the model has no input '{name}'; its inputs are {', '.join(sorted(known))}")
+    return {
+        name: array if isinstance(array, np.ndarray) and array.ndim else as_input(known[name], array)
+        for name, array in inputs.items()
+    }
+
+
+def check_same_inputs(model: Any, ours: Iterable[str], given: Iterable[str], what: str) -> None:
+    """Refuse what was compiled from another model, as its inputs tell; those that are given may be constants of it.
+
+    Parameters:
+        what: what messages call it.
+    """
+    theirs = {value.name for value in inputs_of(model)}
+    only_ours, only_theirs = sorted({*ours} - theirs), sorted(theirs - {*ours} - {*given})
+    if only_ours:
+        raise ModelError(f"{what} was compiled from another model: the input '{only_ours[0]}' is in {what} only")
+    if only_theirs:  # it was made a constant
+        name = only_theirs[0]
+        hint = f"give the value that it was compiled with: --input {name}=VALUE, in Python inputs={{'{name}': VALUE}}"
+        raise ModelError(f"{what} has no input '{name}', which the model has", hint=hint)
+
+
+def remembered(constants: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the inputs that were made constants as JSON has them, for ``given_inputs``; large ones are left out."""
+    arrays = {name: np.asarray(array) for name, array in constants.items()}
+    return {
+        name: array.tolist()
+        for name, array in arrays.items()
+        if array.size <= _REMEMBERED and array.dtype.kind in "biuf" and np.isfinite(array).all()
+    }
 
 
 def allowed(model: Any, tolerance: float) -> float:

@@ -174,12 +174,15 @@ def verify_executable(
     """Compare a model for the Relax VM with its ONNX model; see ``portcall.compile.verify``."""
     proto = load(model).model
     known = inputs_of(proto)
+    names = [parameter.name for parameter in machine.signature().parameters]
+    inputs = _verify.given_inputs(proto, inputs or {})
+    _verify.check_same_inputs(proto, names, inputs, "the library")
     sizes = {value.name: [_extent(dim) for dim in value.type.tensor_type.shape.dim] for value in known}
     types = {v.name: onnx.helper.tensor_dtype_to_np_dtype(v.type.tensor_type.elem_type) for v in known}
     failed: ModelError | None = None
     feeds, expected = {}, None
     for shapes in itertools.chain(likely_shapes(proto, [*sizes]) if _is_open(known) else [], [{}]):
-        tried = {**_verify.random_inputs({**sizes, **shapes}, types, seed, proto), **(inputs or {})}
+        tried = {**_verify.random_inputs({**sizes, **shapes}, types, seed, proto), **inputs}
         try:
             feeds, expected = tried, _verify.reference(proto, tried)
         except _verify.ReferenceFailedError as error:
@@ -189,10 +192,10 @@ def verify_executable(
             break
     if expected is None:
         raise failed or ModelError("onnxruntime cannot run the model")
-    returned = machine(*(feeds[value.name] for value in known))
+    returned = machine(*(feeds[name] for name in names))
     values = returned if isinstance(returned, tuple) else (returned,)
     if len(values) != len(expected):
-        raise ModelError(f"the executable returns {len(values)} values, the model {len(expected)}")
+        raise ModelError("the library was compiled from another model: their numbers of results differ")
     return _verify.compare([value.numpy() for value in values], expected, _verify.allowed(proto, tolerance))
 
 
