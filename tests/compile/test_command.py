@@ -95,7 +95,7 @@ def test_inspect_shows_an_onnx_model_without_the_compiler(tmp_path: Path) -> Non
     assert said["operators"] == {"Relu": 2, "MatMul": 1, "Constant": 1, "If": 1, "of.mine.Unheard": 1}
     assert (said["weights"], said["weights_nbytes"]) == (2, 4 * 8 + 1)
     shown = CliRunner().invoke(cli, ["inspect", str(tmp_path / "m.onnx")])
-    assert (shown.exit_code, "x  float32[n, ?, 4]" in shown.stdout, "--shape x=" in shown.stdout) == (0, True, True)
+    assert (shown.exit_code, "x  float32[n, ?, 4]" in shown.stdout, "x=?x?x4" in shown.stdout) == (0, True, True)
     loaded = "import sys; from portcall.cli import cli; cli(['inspect', sys.argv[1]], standalone_mode=False); "
     program = f"{loaded}assert not {{'tvm', 'portcall.compile'}} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", program, tmp_path / "m.onnx"], check=True, capture_output=True)
