@@ -158,3 +158,88 @@ assert "libtvm" not in open("/proc/self/maps").read()
 print("done")
 """
     run("-c", script)
+
+
+def test_objects_of_a_library_on_the_other_runtime_keep_it(libraries: dict[str, Path]) -> None:
+    script = f"""
+import portcall
+for i in range(30):
+    hints = {{"__annotations__": {{"a": int, "b": str}}}}
+    kind = portcall.register_object(f"portcall_test.X{{i}}")(type(f"X{{i}}", (portcall.Object,), hints))
+theirs = portcall.load_module({str(libraries["tvm_ffi_objects_linked"])!r})
+kernels = portcall.load_module({str(libraries["tvm_ffi_kernels_linked"])!r})
+ours = portcall.load_module({str(libraries["tvm_ffi_objects_unlinked"])!r})
+point = theirs.make_point(3, 4)
+assert type(point) is portcall.Object and not hasattr(point, "a")
+assert point.type_key == "portcall_test.Point (of libtvm_ffi.so)" and point.type_key in repr(point)
+assert ours.make_point(3, 4).type_key == "portcall_test.Point"
+assert theirs.point_sum(point) == 7
+assert kernels.echo([point])[0].same_as(point)
+assert portcall.Array([point])[0].same_as(point) and "libtvm_ffi.so" in repr(portcall.Array([point]))
+assert ours.live_points() == 0
+
+def refuse(kind, call, *arguments):
+    try:
+        call(*arguments)
+    except kind as error:
+        return error
+    raise AssertionError(f"{{call}} took {{arguments}}")
+
+own = kind(7, "hello")
+itself = portcall.List([1])
+itself.append(itself)
+assert kernels.echo(itself).same_as(itself)
+for wrong in own, [own], {{1: [own]}}, portcall.List([own]), portcall.system_lib():
+    error = refuse(portcall.errors.ArgumentError, kernels.echo, wrong)
+    assert (error.function, error.position) == ("echo", 0)
+    refuse(portcall.errors.ArgumentError, kernels.make_adder(5), wrong)
+refuse(portcall.errors.ArgumentError, theirs.point_sum, own)
+refuse(TypeError, ours.point_sum, point)
+refuse(TypeError, portcall.ir.save_json, point)
+refuse(TypeError, portcall.ir.save_json, [own, point])
+assert portcall.ir.structural_equal(point, point) and not portcall.ir.structural_equal(point, own)
+assert ours.read_fields(own)[0] == "portcall_test.X29"
+print("done")
+"""
+    run("-c", script)
+
+
+@pytest.mark.parametrize("imports", ["portcall", "portcall, tvm_ffi", "tvm_ffi, portcall"])
+@pytest.mark.parametrize("flavour", ["unlinked", "linked"])
+def test_a_signal_interrupts_a_library_that_asks_for_signals(
+    libraries: dict[str, Path], flavour: str, imports: str
+) -> None:
+    script = f"""
+import {imports}
+interrupted = portcall.load_module({str(libraries[f"tvm_ffi_kernels_{flavour}"])!r})["interrupted"]
+for _ in range(2):
+    try:
+        interrupted()
+        raise AssertionError("it went on")
+    except KeyboardInterrupt as error:
+        assert type(error) is KeyboardInterrupt and str(error) == ""
+assert portcall.get_global_func("testing.echo")(1) == 1
+print("done")
+"""
+    run("-c", script)
+
+
+def test_what_a_library_registers_with_the_other_runtime_is_said(libraries: dict[str, Path]) -> None:
+    path = str(libraries["tvm_ffi_objects_linked"])
+    script = f"""
+import subprocess, sys, portcall
+name = {Path(path).name!r}
+for load in (lambda: None, lambda: portcall.load_module({path!r})):
+    module = load()
+    for look_up in portcall.get_global_func, portcall.ir.get_object_class:
+        try:
+            look_up("portcall_test.Shape")
+        except (KeyError, portcall.errors.FunctionNotFoundError) as error:
+            assert (name in str(error) and "-ltvm_ffi" in str(error)) == (module is not None), error
+        else:
+            raise AssertionError(look_up)
+shown = subprocess.run([sys.executable, "-m", "portcall", "inspect", {path!r}], stdout=subprocess.PIPE, text=True)
+assert "-ltvm_ffi" in shown.stdout
+print("done")
+"""
+    run("-c", script)

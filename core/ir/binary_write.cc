@@ -86,8 +86,8 @@ class BinaryWriter {
       default:
         break;
     }
-    auto i = static_cast<size_t>(type.index);
-    if (i >= kinds_.size()) kinds_.resize(i + 64);
+    const size_t i = type.number;
+    if (i >= kinds_.size()) kinds_.resize(i + 16);
     if (kinds_[i] == 0) {
       kinds_[i] = kFirstType + num_types_++;
       type_list_.Text(type.key);

@@ -221,8 +221,8 @@ class JsonWriter {
   }
 
   const TypeText& TextOf(const Type& type) {
-    auto i = static_cast<size_t>(type.index);
-    if (i >= texts_.size()) texts_.resize(i + 64);
+    const size_t i = type.number;
+    if (i >= texts_.size()) texts_.resize(i + 16);
     TypeText& text = texts_[i];
     if (!text.open.empty()) return text;
     text.open = "{\"";

@@ -139,7 +139,8 @@ const Type& Types::Read(int32_t index) {
     type->is_enum = IsEnum(*info);
     if (index >= kTVMFFIDynObjectBegin) ReadHooks(index, saving_, type.get());
   }
-  auto i = static_cast<size_t>(index);
+  type->number = num_read_++;
+  const size_t i = PlaceOf(index);
   if (i >= table_.size()) table_.resize(i + 64);
   table_[i] = std::move(type);
   return *table_[i];

@@ -36,6 +36,7 @@ struct Field {
 
 struct Type {
   int32_t index;
+  size_t number;  // of the types that were read, from 0
   Form form;
   int32_t kind;  // TVMFFISEqHashKind
   bool creatable;
@@ -62,7 +63,7 @@ class Types {
   explicit Types(bool saving = false) : saving_(saving) {}
 
   const Type& Of(int32_t index) {
-    auto i = static_cast<size_t>(index);
+    const size_t i = PlaceOf(index);
     if (i < table_.size() && table_[i]) return *table_[i];
     return Read(index);
   }
@@ -118,11 +119,19 @@ class Types {
   }
   const TVMFFIAny* Get(const TVMFFIObject* obj, const Field& field, TVMFFIAny* space);
   const Type& Read(int32_t index);
+  // In the table: the types of this runtime and of another one in turn, so that it stays small.
+  static size_t PlaceOf(int32_t index) noexcept {
+    if (index < kTVMFFIDynObjectBegin) return static_cast<size_t>(index);
+    bool own = index >= kPortcallDynObjectBegin;
+    return kTVMFFIDynObjectBegin +
+           2 * static_cast<size_t>(index - (own ? kPortcallDynObjectBegin : kTVMFFIDynObjectBegin)) + own;
+  }
 
   const Any& DataOf(const TVMFFIObject* obj);
 
   bool saving_;
   std::vector<std::unique_ptr<Type>> table_;
+  size_t num_read_ = 0;
   std::vector<Any> kept_;
   std::unordered_map<const TVMFFIObject*, Any> data_;
 };

@@ -43,6 +43,11 @@ bool RegistersItself(const ElfFile& elf) {
   return elf.Imports("TVMFFIEnvModRegisterSystemLibSymbol") || elf.Imports("TVMBackendRegisterSystemLibSymbol");
 }
 
+// A library that was linked with another runtime uses that one.
+bool BelongsToForeignRuntime(const ElfFile& elf) {
+  return elf.Needs("libtvm_ffi.so") || elf.Needs("libtvm_runtime.so");
+}
+
 // ---- One mapped library -------------------------------------------------------------------------------------------
 
 class Library {
@@ -104,6 +109,7 @@ class Library {
              std::find(std::begin(kOfGenerators), std::end(kOfGenerators), name) != std::end(kOfGenerators);
     });
     if (generated) flags_ |= kPortcallFunctionGenerated;
+    if (BelongsToForeignRuntime(elf_)) flags_ |= kPortcallFunctionForeign;
   }
 
   std::string path_;
@@ -191,11 +197,6 @@ class LibraryNode : public ModuleNode {
 
 bool ImportsRuntime(const ElfFile& elf) {
   return std::any_of(elf.undefined.begin(), elf.undefined.end(), IsRuntimeSymbol);
-}
-
-// A library that was linked with another runtime uses that one.
-bool BelongsToForeignRuntime(const ElfFile& elf) {
-  return elf.Needs("libtvm_ffi.so") || elf.Needs("libtvm_runtime.so");
 }
 
 // What dlopen says, with what to do about it.
@@ -502,6 +503,17 @@ Module SystemLibrary(const std::string& prefix) {
 
 using namespace portcall;
 using namespace portcall::loader;
+
+// The loaded libraries that are bound to another runtime, and registered with that what they register.
+PORTCALL_REGISTER_GLOBAL("portcall.loader.ForeignLibraries").set_body_typed([]() {
+  std::lock_guard<std::recursive_mutex> lock(load_mutex);
+  std::vector<std::string> paths;
+  for (const auto& [path, mapped] : MappedTable()) {
+    std::shared_ptr<Library> library = mapped.library.lock();
+    if (library && (library->flags() & kPortcallFunctionForeign)) paths.push_back(path);
+  }
+  return Array<std::string>(paths);
+});
 
 // The file of a module that is a shared library; "" of any other.
 PORTCALL_REGISTER_GLOBAL("portcall.LibraryPath").set_body_typed([](Module module) {

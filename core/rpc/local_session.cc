@@ -83,9 +83,22 @@ class LocalSession : public Session {
     const auto* values = reinterpret_cast<const TVMFFIAny*>(cells.data());
     Recording recording{record_};
     if (record_) record_->Begin(info.name, values, cells.size());
-    Any value = func.CallPacked(values, static_cast<int32_t>(cells.size()));
+    Any value = CallOf(func, info, values, static_cast<int32_t>(cells.size()));
     SetResult(std::move(value), result,
               info.flags & kPortcallFunctionPython ? Save::kWherePossible : Save::kWithoutTensors);
+  }
+
+  static Any CallOf(const PackedFunc& func, const PortcallFunctionInfo& info, const TVMFFIAny* args, int32_t size) {
+    try {
+      if (!(info.flags & kPortcallFunctionForeign)) return func.CallPacked(args, size);
+      Any value;  // info.call refuses objects that the other runtime cannot read
+      Check(info.call(info.self, args, size, reinterpret_cast<TVMFFIAny*>(&value)));
+      return value;
+    } catch (const std::exception&) {
+      throw;
+    } catch (...) {  // from a library whose functions let it through
+      PORTCALL_THROW(RuntimeError) << info.name << "() threw a C++ exception that is not a std::exception";
+    }
   }
 
   void Free(uint64_t handle) override {

@@ -72,7 +72,16 @@ void RaiseFromCode(const char* kind, const char* message) noexcept {
 
 using namespace portcall;
 
-void TVMFFIErrorSetRaised(TVMFFIObjectHandle error) { Raise(ObjectRef::Borrow(error)); }
+void TVMFFIErrorSetRaised(TVMFFIObjectHandle error) {
+  ObjectRef given = ObjectRef::Borrow(error);
+  // What code on tvm-ffi's headers throws when TVMFFIEnvCheckSignals says that the error is raised already.
+  if (given && ToView(static_cast<ErrorObj*>(given.get())->cell.kind) == "EnvErrorAlreadySet") {
+    TVMFFIObjectHandle raised = nullptr;
+    TVMFFIErrorMoveFromRaised(&raised);
+    if (raised) given = ObjectRef::Steal(raised);
+  }
+  Raise(std::move(given));
+}
 
 void TVMFFIErrorSetRaisedFromCStr(const char* kind, const char* message) {
   RaiseFromCode(kind ? kind : "RuntimeError", message ? message : "");

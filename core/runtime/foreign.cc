@@ -9,13 +9,20 @@
 #include <string>
 #include <string_view>
 
+#include "portcall/container.h"
+#include "portcall/function.h"
+
 namespace portcall {
 namespace {
 
 struct Runtime {
   void (*set_raised)(TVMFFIObjectHandle);
   void (*move_from_raised)(TVMFFIObjectHandle*);
+  int (*get_global)(const TVMFFIByteArray* name, TVMFFIObjectHandle* out);
+  int (*index_of)(const TVMFFIByteArray* type_key, int32_t* out);
 };
+
+constexpr const char* kForeignRuntime = "libtvm_ffi.so";
 
 // How many libraries were ever mapped into this process.
 unsigned long long NumMapped() noexcept {
@@ -49,7 +56,7 @@ std::string PathOfMapped(std::string_view name) {
 
 const Runtime* FindRuntime() noexcept {
   try {
-    const std::string path = PathOfMapped("libtvm_ffi.so");
+    const std::string path = PathOfMapped(kForeignRuntime);
     // Not closed: from here on the library stays.
     void* library = path.empty() ? nullptr : dlopen(path.c_str(), RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD);
     if (!library) return nullptr;
@@ -57,7 +64,10 @@ const Runtime* FindRuntime() noexcept {
     runtime.set_raised = reinterpret_cast<void (*)(TVMFFIObjectHandle)>(dlsym(library, "TVMFFIErrorSetRaised"));
     runtime.move_from_raised =
         reinterpret_cast<void (*)(TVMFFIObjectHandle*)>(dlsym(library, "TVMFFIErrorMoveFromRaised"));
-    return runtime.set_raised && runtime.move_from_raised ? &runtime : nullptr;
+    runtime.get_global = reinterpret_cast<decltype(runtime.get_global)>(dlsym(library, "TVMFFIFunctionGetGlobal"));
+    runtime.index_of = reinterpret_cast<decltype(runtime.index_of)>(dlsym(library, "TVMFFITypeKeyToIndex"));
+    bool whole = runtime.set_raised && runtime.move_from_raised && runtime.get_global && runtime.index_of;
+    return whole ? &runtime : nullptr;
   } catch (...) {  // out of memory
     return nullptr;
   }
@@ -77,7 +87,69 @@ const Runtime* Foreign() noexcept {
   return found.load(std::memory_order_relaxed);
 }
 
+struct Image {
+  uintptr_t address;
+  bool needs_foreign;
+};
+
+// Whether a mapped library is the foreign runtime, or was linked with it.
+bool NeedsForeign(const dl_phdr_info& info) noexcept {
+  const ElfW(Dyn)* dynamic = nullptr;
+  for (int i = 0; i < info.dlpi_phnum; ++i) {
+    if (info.dlpi_phdr[i].p_type == PT_DYNAMIC) {
+      dynamic = reinterpret_cast<const ElfW(Dyn)*>(info.dlpi_addr + info.dlpi_phdr[i].p_vaddr);
+    }
+  }
+  const char* names = nullptr;
+  for (const ElfW(Dyn)* entry = dynamic; entry && entry->d_tag != DT_NULL; ++entry) {
+    if (entry->d_tag != DT_STRTAB) continue;
+    const uintptr_t at = entry->d_un.d_ptr;  // glibc has added the address of the library
+    names = reinterpret_cast<const char*>(at < info.dlpi_addr ? at + info.dlpi_addr : at);
+  }
+  for (const ElfW(Dyn)* entry = dynamic; names && entry->d_tag != DT_NULL; ++entry) {
+    bool named = entry->d_tag == DT_NEEDED || entry->d_tag == DT_SONAME;
+    if (named && std::string_view(names + entry->d_un.d_val) == kForeignRuntime) return true;
+  }
+  return false;
+}
+
 }  // namespace
+
+// The foreign runtime ends the process when it is asked for the type of an index that it does not know. So it is asked
+// for all keys, and for the index of each.
+std::string ForeignTypeKey(int32_t type_index) {
+  const Runtime* runtime = Foreign();
+  if (!runtime) return {};
+  TVMFFIObjectHandle list = nullptr;
+  TVMFFIByteArray name = ToByteArray("ffi.GetRegisteredTypeKeys");
+  if (runtime->get_global(&name, &list) != 0 || !list) return {};
+  Any keys = ObjectRef::Steal<PackedFunc>(list)();
+  for (const auto& key : keys.cast<Array<std::string>>()) {
+    int32_t index = -1;
+    TVMFFIByteArray text = ToByteArray(key);
+    if (runtime->index_of(&text, &index) == 0 && index == type_index) return key + " (of " + kForeignRuntime + ")";
+  }
+  return {};
+}
+
+bool IsForeignCode(const void* address) noexcept {
+  if (!Foreign()) return false;
+  Image image{reinterpret_cast<uintptr_t>(address), false};
+  dl_iterate_phdr(
+      [](dl_phdr_info* info, size_t, void* data) {
+        auto* image = static_cast<Image*>(data);
+        for (int i = 0; i < info->dlpi_phnum; ++i) {
+          const ElfW(Phdr) & segment = info->dlpi_phdr[i];
+          if (segment.p_type != PT_LOAD) continue;
+          if (image->address - (info->dlpi_addr + segment.p_vaddr) >= segment.p_memsz) continue;
+          image->needs_foreign = NeedsForeign(*info);
+          return 1;
+        }
+        return 0;
+      },
+      &image);
+  return image.needs_foreign;
+}
 
 TVMFFIObjectHandle TakeForeignError() noexcept {
   TVMFFIObjectHandle error = nullptr;

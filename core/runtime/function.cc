@@ -15,7 +15,9 @@
 #include <mutex>
 #include <shared_mutex>
 
+#include "portcall/container.h"
 #include "portcall/tensor.h"
+#include "runtime/foreign.h"
 #include "runtime/library_globals.h"
 #include "runtime/node.h"
 
@@ -57,6 +59,51 @@ bool IsNearStackEnd(uintptr_t here) {
   return here >= stack_end.begin && here < stack_end.end;  // another stack, of a coroutine say, may lie before it
 }
 
+// The first object in a value, perhaps inside of containers, that another runtime cannot read: its type is registered
+// here, or it is a module. `seen`: containers that were entered; one may hold itself.
+const TVMFFIObject* FindOwn(const TVMFFIAny& value, std::vector<const TVMFFIObject*>* seen) {
+  if (!IsObject(value)) return nullptr;
+  TVMFFIObject* obj = value.v_obj;
+  if (obj->type_index >= kPortcallDynObjectBegin) return obj;
+  if (obj->type_index == kTVMFFIModule) return PortcallModuleGetNode(obj) ? obj : nullptr;
+  const bool pairs = obj->type_index == kTVMFFIMap || obj->type_index == kTVMFFIDict;
+  if (!pairs && obj->type_index != kTVMFFIArray && obj->type_index != kTVMFFIList) return nullptr;
+  if (std::find(seen->begin(), seen->end(), obj) != seen->end()) return nullptr;
+  seen->push_back(obj);
+  const TVMFFIObject* found = nullptr;
+  if (pairs) {
+    for (const TVMFFIAny* pair = PortcallMapNext(obj, nullptr); pair && !found; pair = PortcallMapNext(obj, pair)) {
+      found = FindOwn(pair[0], seen);
+      if (!found) found = FindOwn(pair[1], seen);
+    }
+    return found;
+  }
+  const TVMFFISeqCell& items = static_cast<ArrayObj*>(obj)->cell;
+  for (int64_t i = 0; i < items.size && !found; ++i)
+    found = FindOwn(static_cast<const TVMFFIAny*>(items.data)[i], seen);
+  return found;
+}
+
+// A library on another runtime looks objects up in that runtime's table of types, which ends the process at one of ours.
+int CheckForeign(const char* name, const TVMFFIAny* args, int32_t num_args) {
+  return Guard([&] {
+    std::vector<const TVMFFIObject*> seen;
+    for (int32_t i = 0; i < num_args; ++i) {
+      const TVMFFIObject* own = FindOwn(args[i], &seen);
+      if (!own) continue;
+      detail::ThrowArgumentError(
+          name, i, "a value that libtvm_ffi.so knows, since the library was linked with it",
+          DescribeType(own->type_index) + " of portcall; build the library without -ltvm_ffi to pass such objects");
+    }
+  });
+}
+
+// A function that code on another runtime made.
+int CallForeignObject(void* handle, const TVMFFIAny* args, int32_t num_args, TVMFFIAny* result) {
+  if (CheckForeign("", args, num_args) != 0) return -1;
+  return static_cast<FunctionObj*>(handle)->cell.safe_call(handle, args, num_args, result);
+}
+
 struct FunctionImpl final : Object {
   static constexpr int32_t kTypeIndex = kTVMFFIFunction;
 
@@ -70,6 +117,7 @@ struct FunctionImpl final : Object {
   FunctionImpl(void* s, TVMFFISafeCallType b, void (*r)(void*), int32_t f, const char* n)
       : self(s), body(b), release(r), flags(f), name(n ? n : "") {
     if (flags & kPortcallFunctionSigned) name.append(n + name.size(), std::strlen(n + name.size() + 1) + 1);
+    if (flags & kPortcallFunctionForeign) cell.safe_call = CallForeign;
     if (flags & kPortcallFunctionGenerated) cell.safe_call = CallGenerated;
   }
   ~FunctionImpl() {
@@ -86,6 +134,11 @@ struct FunctionImpl final : Object {
   __attribute__((noinline)) static int CallNearStackEnd(FunctionImpl* func, uintptr_t here, const TVMFFIAny* args,
                                                         int32_t num_args, TVMFFIAny* result) {
     return IsNearStackEnd(here) ? func->RaiseTooDeep() : func->body(func->self, args, num_args, result);
+  }
+  static int CallForeign(void* handle, const TVMFFIAny* args, int32_t num_args, TVMFFIAny* result) {
+    FunctionImpl* func = Of(handle);
+    if (CheckForeign(func->name.c_str(), args, num_args) != 0) return -1;
+    return func->body(func->self, args, num_args, result);
   }
   static int CallGenerated(void* handle, const TVMFFIAny* args, int32_t num_args, TVMFFIAny* result) {
     FunctionImpl* func = Of(handle);
@@ -245,7 +298,9 @@ void PortcallFunctionGetInfo(TVMFFIObjectHandle func, PortcallFunctionInfo* out)
     bool direct = impl->cell.safe_call == FunctionImpl::Call;
     *out = {direct ? impl->body : impl->cell.safe_call, direct ? impl->self : func, impl->name.c_str(), impl->flags};
   } else {
-    *out = {static_cast<FunctionObj*>(obj)->cell.safe_call, func, "", 0};
+    TVMFFISafeCallType call = static_cast<FunctionObj*>(obj)->cell.safe_call;
+    bool foreign = IsForeignCode(reinterpret_cast<void*>(call));
+    *out = {foreign ? CallForeignObject : call, func, "", foreign ? kPortcallFunctionForeign : 0};
   }
 }
 

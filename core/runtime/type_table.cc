@@ -7,21 +7,30 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstdlib>
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "portcall/error.h"
 #include "portcall/function.h"
+#include "runtime/foreign.h"
 #include "runtime/node.h"
 
 namespace portcall {
 namespace {
 
-constexpr int32_t kMaxTypes = 32768;
+#ifdef __wasm__  // no other runtime, and no memory that costs nothing until it is written
+constexpr int32_t kFirstOwn = kTVMFFIDynObjectBegin;
+#else
+constexpr int32_t kFirstOwn = kPortcallDynObjectBegin;
+#endif
+constexpr int32_t kMaxTypes = kFirstOwn + kPortcallMostTypes;
 
 // A growing list whose items readers see without a lock: it is copied to other memory when it is full or an item is
 // replaced, and the old memory stays for those who still read it.
@@ -64,7 +73,7 @@ struct TypeEntry {
 
 struct AttrColumn {
   TVMFFITypeAttrColumn shown{};
-  std::vector<std::unique_ptr<TVMFFIAny[]>> all;
+  std::vector<std::unique_ptr<TVMFFIAny, decltype(&std::free)>> all;
   int32_t capacity = 0;
 };
 
@@ -93,20 +102,38 @@ class TypeTable {
     return it == by_key_.end() ? -2 : it->second;
   }
 
-  int32_t GetOrAdd(std::string_view key, int32_t index, int32_t parent) {
+  // `slots`: how many indexes after its own the type keeps for those that derive from it. Compiled code takes any object
+  // with an index there for one of them.
+  int32_t GetOrAdd(std::string_view key, int32_t index, int32_t slots, int32_t parent) {
     std::lock_guard<std::mutex> lock(mutex_);
     auto it = by_key_.find(std::string(key));
     if (it != by_key_.end()) return it->second;
     PORTCALL_CHECK(parent < 0 || Find(parent), ValueError)
         << "the parent of type '" << key << "' has the unknown index " << parent;
+    const int32_t count = 1 + std::max(0, std::min(slots, kMaxTypes));
     if (index < 0) {
-      while (Find(next_)) ++next_;
-      index = next_++;
+      index = TakeSlots(parent, count);
+      if (index < 0) {
+        while (Find(next_)) ++next_;
+        index = next_;
+        next_ = std::min(next_ + count, kMaxTypes);
+      }
     }
     PORTCALL_CHECK(index < kMaxTypes, RuntimeError)
-        << "more than " << kMaxTypes << " types; '" << key << "' was refused";
+        << "more than " << kPortcallMostTypes << " types; '" << key << "' was refused";
     PORTCALL_CHECK(!Find(index), ValueError) << "type index " << index << " of '" << key << "' belongs to another type";
-    return Add(std::string(key), index, parent);
+    Add(std::string(key), index, parent);
+    if (count > 1) slots_[index] = {index + 1, index + count};
+    return index;
+  }
+
+  // What is known here of a type of another runtime in the process: its key. Such a type is only met with an object of it.
+  const TVMFFITypeInfo* FindForeign(int32_t index) {
+    const std::string key = ForeignTypeKey(index);
+    if (key.empty()) return nullptr;
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!Find(index)) Add(key, index, kTVMFFIObject);
+    return Find(index);
   }
 
   void AddField(int32_t index, const TVMFFIFieldInfo& given) {
@@ -154,11 +181,14 @@ class TypeTable {
     AttrColumn& column = columns_[std::string(name)];
     TVMFFITypeAttrColumn& shown = column.shown;
     if (index >= column.capacity) {
-      int32_t capacity = std::max(2 * column.capacity, index + 16);
-      auto larger = std::make_unique<TVMFFIAny[]>(capacity);  // None is all zeros
-      std::copy_n(shown.data, shown.size, larger.get());
-      __atomic_store_n(&shown.data, larger.get(), __ATOMIC_RELEASE);
-      column.all.push_back(std::move(larger));
+      const int32_t capacity = index + 16 + std::max(0, index - kFirstOwn);
+      auto* larger = static_cast<TVMFFIAny*>(std::calloc(capacity, sizeof(TVMFFIAny)));  // None is all zeros
+      if (!larger) throw std::bad_alloc();
+      column.all.emplace_back(larger, std::free);
+      for (int32_t i = 0; i < shown.size; ++i) {  // memory between the types that nobody writes takes no room
+        if (shown.data[i].type_index != kTVMFFINone) larger[i] = shown.data[i];
+      }
+      __atomic_store_n(&shown.data, larger, __ATOMIC_RELEASE);
       column.capacity = capacity;
     }
     const_cast<TVMFFIAny*>(shown.data)[index] = Keep(value);
@@ -172,6 +202,13 @@ class TypeTable {
   }
 
  private:
+  // The first of `count` indexes that a type kept for those that derive from it; -1 when it has not as many left.
+  int32_t TakeSlots(int32_t parent, int32_t count) {
+    auto it = slots_.find(parent);
+    if (it == slots_.end() || it->second.end - it->second.next < count) return -1;
+    return std::exchange(it->second.next, it->second.next + count);
+  }
+
   TypeEntry* Described(int32_t index) const {
     PORTCALL_CHECK(Find(index), ValueError) << "no type has the index " << index;
     return entries_[index].load(std::memory_order_relaxed);
@@ -262,13 +299,18 @@ class TypeTable {
     return index;
   }
 
+  struct Slots {
+    int32_t next, end;
+  };
+
   std::mutex mutex_;
   std::unordered_map<std::string, int32_t> by_key_;
+  std::unordered_map<int32_t, Slots> slots_;  // what is left of those that types kept
   std::unordered_map<std::string, AttrColumn> columns_;
   std::deque<TVMFFITypeMetadata> metadata_;
   std::deque<std::string> texts_;
   std::deque<Any> values_;
-  int32_t next_ = kTVMFFIDynObjectBegin;
+  int32_t next_ = kFirstOwn;
   // Not a part of the table, which is made at run time: memory that nobody has touched takes no room.
   inline static std::array<std::atomic<TypeEntry*>, kMaxTypes> entries_{};
 };
@@ -310,15 +352,22 @@ int TVMFFIObjectCreateOpaque(void* handle, int32_t type_index, void (*deleter)(v
   });
 }
 
-int32_t TVMFFITypeGetOrAllocIndex(const TVMFFIByteArray* type_key, int32_t static_type_index, int32_t, int32_t, int32_t,
-                                  int32_t parent_type_index) {
+int32_t TVMFFITypeGetOrAllocIndex(const TVMFFIByteArray* type_key, int32_t static_type_index, int32_t,
+                                  int32_t num_child_slots, int32_t, int32_t parent_type_index) {
   int32_t index = -2;
   if (parent_type_index == -2) return TypeTable::Get().IndexOf(ToView(*type_key));
-  Guard([&] { index = TypeTable::Get().GetOrAdd(ToView(*type_key), static_type_index, parent_type_index); });
+  Guard([&] {
+    index = TypeTable::Get().GetOrAdd(ToView(*type_key), static_type_index, num_child_slots, parent_type_index);
+  });
   return index;
 }
 
-const TVMFFITypeInfo* TVMFFIGetTypeInfo(int32_t type_index) { return TypeTable::Get().Find(type_index); }
+const TVMFFITypeInfo* TVMFFIGetTypeInfo(int32_t type_index) {
+  const TVMFFITypeInfo* info = TypeTable::Get().Find(type_index);
+  if (info || type_index < kTVMFFIDynObjectBegin || type_index >= kFirstOwn) return info;
+  Guard([&] { info = TypeTable::Get().FindForeign(type_index); });
+  return info;
+}
 
 int TVMFFITypeKeyToIndex(const TVMFFIByteArray* type_key, int32_t* out) {
   return Guard([&] {

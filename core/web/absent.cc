@@ -8,6 +8,8 @@ namespace portcall {
 
 TVMFFIObjectHandle TakeForeignError() noexcept { return nullptr; }
 bool GiveForeignError(TVMFFIObjectHandle) noexcept { return false; }
+std::string ForeignTypeKey(int32_t) { return {}; }
+bool IsForeignCode(const void*) noexcept { return false; }
 bool IsForeignRuntimeGlobal() noexcept { return false; }
 
 }  // namespace portcall

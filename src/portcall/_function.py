@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import builtins
 import difflib
+import os
 from collections.abc import Callable
 from typing import Any, Literal, TypeVar, overload
 
@@ -23,6 +24,7 @@ for _cls in (
     if isinstance(_cls, type) and issubclass(_cls, Exception):
         _core.register_error_class(_cls.__name__, _cls)
 del _cls
+_core.register_error_class("InternalError", RuntimeError)  # tvm-ffi's name for a failed check, and for std::exception
 
 
 def convert(value: Any) -> Any:
@@ -103,8 +105,20 @@ def get_global_func(name: str, allow_missing: bool = False) -> PackedFunc | None
     """
     func = _core.get_global(name)
     if func is None and not allow_missing:
-        raise not_found(f"no global function is named {name!r}", name, list_global_func_names())
+        raise not_found(f"no global function is named {name!r}{registered_elsewhere()}", name, list_global_func_names())
     return func
+
+
+def registered_elsewhere() -> str:
+    """Return what to add to the error for a name that nobody registered: libraries that register names elsewhere."""
+    linked = list(get_global_func("portcall.loader.ForeignLibraries")())
+    if not linked:
+        return ""
+    names = ", ".join(f"'{errors.printable(os.path.basename(path))}'" for path in linked)
+    return (
+        f"; {names} {'is' if len(linked) == 1 else 'are'} linked with libtvm_ffi.so, and what is registered there "
+        "is not known here: build it without -ltvm_ffi"
+    )
 
 
 def not_found(what: str, name: str, names: list[str]) -> errors.FunctionNotFoundError:

@@ -300,7 +300,15 @@ def _load_foreign_runtime() -> bool:
     for folder in (spec.submodule_search_locations or []) if spec else []:
         library = Path(folder, "lib", _FOREIGN_RUNTIME)
         if library.exists():
-            ctypes.CDLL(str(library), mode=os.RTLD_LOCAL | os.RTLD_LAZY)
+            runtime = ctypes.CDLL(str(library), mode=os.RTLD_LOCAL | os.RTLD_LAZY)
+            for name in (
+                "PyGILState_Ensure",
+                "PyGILState_Release",
+                "PyErr_CheckSignals",
+            ):  # as its package registers them
+                runtime.TVMFFIEnvRegisterCAPI(
+                    name.encode(), ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p)
+                )
             return True
     return False
 

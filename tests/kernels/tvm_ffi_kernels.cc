@@ -17,6 +17,7 @@
 #include <tvm/ffi/string.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdint>
 #include <stdexcept>
 #include <string>
@@ -117,6 +118,12 @@ ffi::String CatchKind(ffi::Function function) {
   return ffi::String("none");
 }
 
+// As after Ctrl-C, without a wait: C's handler of the signal has run when this goes on.
+void Interrupted() {
+  std::raise(SIGINT);
+  if (TVMFFIEnvCheckSignals() != 0) throw ffi::EnvErrorAlreadySet();
+}
+
 ffi::Any CallGlobal(ffi::String name, ffi::Any value) { return ffi::Function::GetGlobalRequired(name)(value); }
 
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(add_int, AddInt);
@@ -141,6 +148,7 @@ TVM_FFI_DLL_EXPORT_TYPED_FUNC(raise, Raise);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(raise_value_error, RaiseValueError);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(raise_standard_exception, RaiseStandardException);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(catch_kind, CatchKind);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(interrupted, Interrupted);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(call_global, CallGlobal);
 
 }  // namespace portcall_test

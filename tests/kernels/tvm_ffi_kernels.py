@@ -41,6 +41,7 @@ KERNELS = {
     "raise_value_error": "(x: int): ValueError 'x is <x>, which is wrong'",
     "raise_standard_exception": "(message: str): throws std::runtime_error, which arrives as InternalError",
     "catch_kind": "(function) -> str: the kind of the error that function() raises, or 'none'",
+    "interrupted": "(): gets SIGINT, then asks for signals",
     "call_global": "(name: str, value: any) -> any: the global function's result",
 }
 ALLOC = {

@@ -201,6 +201,9 @@ PORTCALL_EXPORT_TYPED(open_gate, [] {
 })
 
 extern "C" {
+__attribute__((visibility("default"))) int __tvm_ffi_throw_number(void*, const TVMFFIAny*, int32_t, TVMFFIAny*) {
+  throw 5;
+}
 __attribute__((visibility("default"))) int __tvm_ffi_fail_silently(void*, const TVMFFIAny*, int32_t, TVMFFIAny*) {
   return -1;
 }

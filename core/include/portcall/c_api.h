@@ -65,6 +65,8 @@ typedef enum {
   kTVMFFIBigInt = 78,
   kTVMFFIStaticObjectEnd = 79,
   kTVMFFIDynObjectBegin = 128,
+  kPortcallDynObjectBegin = 8320,  // of this runtime; below, and from 128 on, are types of another one in the process
+  kPortcallMostTypes = 32768,      // of this runtime
 } TVMFFITypeIndex;
 
 // Header of every object. combined_ref_count: strong count in the low 32 bits, weak count in the high 32 bits; all
@@ -320,7 +322,8 @@ enum {
   kPortcallFunctionLibrary = 2,    // compiled code: tensors must be compact, 64-byte aligned and writable
   kPortcallFunctionGenerated = 4,  // made by a kernel compiler: takes numbers, pointers, strings and tensors only
   kPortcallFunctionSigned = 8,     // after the name and its NUL is the signature: C++ types, as their compiler has them
-  kPortcallFunctionPython = 16     // a Python function: tensors in its lists and dicts leave a session by value
+  kPortcallFunctionPython = 16,    // a Python function: tensors in its lists and dicts leave a session by value
+  kPortcallFunctionForeign = 32    // of a library on another runtime: takes no object whose type is registered here
 };
 
 typedef struct PortcallFunctionInfo {
@@ -333,7 +336,7 @@ typedef struct PortcallFunctionInfo {
 // As TVMFFIFunctionCreate, with flags and a name (or NULL) for messages.
 PORTCALL_API int PortcallFunctionCreate(void* self, TVMFFISafeCallType safe_call, void (*deleter)(void* self),
                                         int32_t flags, const char* name, TVMFFIObjectHandle* out);
-// Works for functions of other runtimes too: their flags are 0.
+// Works for functions that others made too: their flags are 0, or kPortcallFunctionForeign.
 PORTCALL_API void PortcallFunctionGetInfo(TVMFFIObjectHandle func, PortcallFunctionInfo* out);
 PORTCALL_API int PortcallFunctionRemoveGlobal(const TVMFFIByteArray* name, int* removed);
 
@@ -383,7 +386,9 @@ PORTCALL_API int TVMFFITensorToDLPackVersioned(TVMFFIObjectHandle from, DLManage
 PORTCALL_API int TVMFFITensorCreateUnsafeView(TVMFFIObjectHandle source, const DLTensor* prototype,
                                               TVMFFIObjectHandle* out);
 // A tensor over memory that belongs to `owner`; release(owner) runs with the last reference. Shape and strides are
-// copied; strides may be NULL. flags: DLPACK_FLAG_BITMASK_READ_ONLY.
+// copied; strides may be NULL. flags: DLPACK_FLAG_BITMASK_READ_ONLY, and beside it PORTCALL_TENSOR_MARKED when a caller says
+// that a function only reads it.
+#define PORTCALL_TENSOR_MARKED (UINT64_C(1) << 32)
 PORTCALL_API int PortcallTensorFromMemory(const DLTensor* description, uint64_t flags, void* owner,
                                           void (*release)(void* owner), TVMFFIObjectHandle* out);
 PORTCALL_API int PortcallTensorAlloc(const DLTensor* prototype, TVMFFIObjectHandle* out);

@@ -421,9 +421,9 @@ TEST("an unknown type has no index, no facts and a key that says so") {
   CHECK_EQ(TypeIndex("test_object.Nobody", -1, -2), -2);  // asking registers nothing
 }
 
-TEST("a dynamic type gets an index from 128, and the same one whenever it is named again") {
+TEST("a dynamic type gets an index of this runtime, and the same one whenever it is named again") {
   int32_t index = TypeIndex("test_object.Dynamic");
-  CHECK(index >= kTVMFFIDynObjectBegin);
+  CHECK(index >= kPortcallDynObjectBegin);
   CHECK_EQ(TypeIndex("test_object.Dynamic"), index);
   CHECK_EQ(TypeIndex("test_object.Dynamic", -1, -2), index);
   CHECK(TypeIndex("test_object.Dynamic2") != index);
@@ -444,6 +444,22 @@ TEST("a dynamic index steps over one that was taken by number") {
   int32_t next = TypeIndex("test_object.BeforeGap") + 1;
   CHECK_EQ(TypeIndex("test_object.Gap", next), next);
   CHECK(TypeIndex("test_object.AfterGap") > next);
+  CHECK_EQ(Raised(), "");
+}
+
+TEST("a type keeps slots for those that derive from it, and no other type gets an index of them") {
+  auto with_slots = [](const char* name, int32_t slots, int32_t parent) {
+    TVMFFIByteArray key = ToByteArray(name);
+    return TVMFFITypeGetOrAllocIndex(&key, -1, 0, slots, 1, parent);
+  };
+  int32_t base = with_slots("test_object.Base", 3, kTVMFFIObject);
+  int32_t other = with_slots("test_object.Other", 0, kTVMFFIObject);
+  CHECK_EQ(other, base + 4);
+  int32_t middle = with_slots("test_object.Middle", 1, base);
+  CHECK_EQ(middle, base + 1);
+  CHECK_EQ(with_slots("test_object.Leaf", 0, middle), base + 2);
+  CHECK_EQ(with_slots("test_object.Last", 0, base), base + 3);
+  CHECK(with_slots("test_object.Overflow", 0, base) > other);  // found by its ancestors
   CHECK_EQ(Raised(), "");
 }
 

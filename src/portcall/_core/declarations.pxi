@@ -31,6 +31,8 @@ cdef extern from "portcall/c_api.h" nogil:
         kTVMFFIBigInt
         kTVMFFIStaticObjectEnd
         kTVMFFIDynObjectBegin
+        kPortcallDynObjectBegin
+        kPortcallMostTypes
         kPortcallFunctionShort
         kPortcallFunctionLibrary
         kPortcallFunctionSigned
@@ -40,6 +42,7 @@ cdef extern from "portcall/c_api.h" nogil:
         kDLUInt
         kDLComplex
         DLPACK_FLAG_BITMASK_READ_ONLY
+    uint64_t PORTCALL_TENSOR_MARKED
 
     ctypedef struct DLDevice:
         int32_t device_type
@@ -219,6 +222,26 @@ cdef extern from *:
       return Shielded(PyObject_Vectorcall, callable, args, size, (PyObject*)NULL);
     }
     static inline void ShieldedRestoreThread(PyThreadState* state) { Shielded(PyEval_RestoreThread, state); }
+
+    // What escaped from the last call in this thread: an exception of C++ that a library let through, and that no frame
+    // of Python's would catch.
+    static thread_local bool escaped = false;
+    static inline int CallCatching(TVMFFISafeCallType call, void* self, const TVMFFIAny* args, int32_t size,
+                                   TVMFFIAny* result) {
+      try {
+        return call(self, args, size, result);
+      } catch (abi::__forced_unwind&) {
+        throw;
+      } catch (...) {
+        escaped = true;
+        return -1;
+      }
+    }
+    static bool TakeEscaped() {
+      const bool was = escaped;
+      escaped = false;
+      return was;
+    }
 
     #define TVMFFI_RELEASE(handle) PortcallGetCore()->object_dec_ref(handle)
 
@@ -481,6 +504,8 @@ cdef extern from *:
                                       TVMFFIAny*) noexcept nogil
     object ShieldedVectorcall(PyObject*, PyObject* const*, size_t)
     void ShieldedRestoreThread(PyThreadState*)
+    int CallCatching(TVMFFISafeCallType, void*, const TVMFFIAny*, int32_t, TVMFFIAny*) nogil
+    bint TakeEscaped()
     void EnableVectorcall(PyTypeObject*, Py_ssize_t)
     void SetTypeVectorcall(PyTypeObject*, void*)
     int RaiseWithFrames(object, list) except -1
@@ -522,6 +547,7 @@ cdef extern from "Python.h":
     PyThreadState* PyEval_SaveThread()
     bint Py_IsInitialized() nogil
     int PyErr_CheckSignals() except -1
+    PyObject* PyErr_Occurred()
     void PyErr_Clear()
     PyTypeObject PyLong_Type
     PyTypeObject PyFloat_Type

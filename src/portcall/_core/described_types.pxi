@@ -54,8 +54,8 @@ cdef class FieldAccess:
     def __set__(self, instance, value):
         cdef TVMFFIObject* obj = self.node(instance)
         if not self.writable:
-            raise AttributeError(f"{type(instance).__name__} objects do not change: replace({self.__name__}=...) makes "
-                                 "another one")
+            raise AttributeError(f"{type(instance).__name__}.{self.__name__} is read-only: replace({self.__name__}=...) makes "
+                                 "another object")
         self.write(obj, value)
 
     cdef int write(self, TVMFFIObject* obj, value) except -1:
@@ -140,7 +140,8 @@ cdef class Reflected:
 
     cdef int call_init(self, Object obj, list args, PyObject* keywords) except -1:
         if keywords != NULL and <tuple>keywords:
-            raise TypeError(f"{type(obj).__name__}() takes its arguments by position only")
+            import inspect
+            raise TypeError(f"{type(obj).__name__}() takes its arguments by position only: {inspect.signature(type(obj))}")
         made_object = self.init(*args)
         if not is_object_of(made_object, self.type_index):
             raise TypeError(f"the constructor of {type_key_of(self.type_index)} gave {made_object!r}")
@@ -204,15 +205,14 @@ def type_index_of(str type_key):
 def type_keys():
     """The keys of all types that there are now."""
     cdef const TVMFFITypeInfo* info
-    cdef int32_t index = 0
+    cdef int32_t first, index
     keys = []
-    while True:
-        info = core.get_type_info(index)
-        if info != NULL:
-            keys.append(text_of(info.type_key))
-        elif index >= kTVMFFIDynObjectBegin:  # those below have gaps
-            return keys
-        index += 1
+    for first, most in (0, kTVMFFIDynObjectBegin), (kPortcallDynObjectBegin, kPortcallMostTypes):
+        for index in range(first, first + <int32_t>most):  # which have gaps
+            info = core.get_type_info(index)
+            if info != NULL:
+                keys.append(text_of(info.type_key))
+    return keys
 
 
 def describe_type(int32_t type_index):

@@ -102,8 +102,16 @@ cdef int raise_raised(PackedFunc func) except -1:
     """Raise what the core left in this thread's slot, with the frames of its own language below ours."""
     cdef void* handle = NULL
     core.error_move_from_raised(&handle)
-    if handle == NULL:
+    if PyErr_Occurred() != NULL:  # left by what asked for signals, in a library on another runtime
+        core.object_dec_ref(handle)
+        return -1
+    escaped = TakeEscaped()
+    if handle == NULL or escaped:
+        core.object_dec_ref(handle)
         name = func.name if func is not None else ""
+        if escaped:
+            raise RuntimeError(f"{name or 'the function'}() threw a C++ exception that it should have caught: an error of "
+                               "portcall or tvm-ffi, or a std::exception, arrives as an exception here")
         raise RuntimeError(f"{name or 'the function'}() failed (nonzero return) without setting an error")
     cdef TVMFFIErrorCell* cell = error_cell(handle)
     cdef TVMFFIObject* extra = <TVMFFIObject*>cell.extra_context

@@ -22,6 +22,8 @@ cdef class PackedFunc(Object):
         A call of a session goes out at once, and many may be on their way: results come in the order of the calls.
         Any other call, and one with arrays of this process, is over when this returns.
         """
+        if self.flags & kPortcallFunctionLibrary:  # its arguments are checked, and copied, as in a call of it
+            return later["start_call"](lambda: self(*args))
         return later["start_call"](self, *args)
 
     async def aio(self, *args):
@@ -73,9 +75,9 @@ cdef int invoke(PackedFunc func, const TVMFFIAny* cells, int32_t size, TVMFFIAny
     cdef PyThreadState* state
     cdef int status
     if func.flags & kPortcallFunctionShort:
-        return func.call(func.self_, cells, size, result)
+        return CallCatching(func.call, func.self_, cells, size, result)
     state = PyEval_SaveThread()
-    status = func.call(func.self_, cells, size, result)
+    status = CallCatching(func.call, func.self_, cells, size, result)
     ShieldedRestoreThread(state)
     return status
 

@@ -103,7 +103,7 @@ cdef Object wrap(cls, void* handle):
 
 
 cdef dict keyed_classes = {}    # type key -> Python class, for types that get their index at run time
-cdef list dynamic_classes = []  # the same by index - kTVMFFIDynObjectBegin, as they are met
+cdef list dynamic_classes = []  # the same by index - kPortcallDynObjectBegin, as they are met
 cdef dict adopters = {}         # class of that kind -> what makes of its objects what Python sees instead
 
 
@@ -122,8 +122,8 @@ def registered_object_class(str type_key):
 
 cdef object wrap_object(TVMFFIObject* handle):
     cdef object cls = None
-    cdef Py_ssize_t place = handle.type_index - kTVMFFIDynObjectBegin
-    if place < 0:
+    cdef Py_ssize_t place = handle.type_index - kPortcallDynObjectBegin
+    if place < 0:  # of the ABI, or of another runtime, whose objects have no class here
         cls = classes[handle.type_index] if handle.type_index < kTVMFFIStaticObjectEnd else None
         return wrap(Object if cls is None else cls, handle)
     if place < len(dynamic_classes):
@@ -146,9 +146,9 @@ cdef object class_of_dynamic(int32_t type_index):
         cls = later["class_of_type"](key)
     if cls is None:
         cls = Object
-    while len(dynamic_classes) <= type_index - kTVMFFIDynObjectBegin:
+    while len(dynamic_classes) <= type_index - kPortcallDynObjectBegin:
         dynamic_classes.append(None)
-    dynamic_classes[type_index - kTVMFFIDynObjectBegin] = cls
+    dynamic_classes[type_index - kPortcallDynObjectBegin] = cls
     return cls
 
 

@@ -25,6 +25,10 @@ from portcall.inspect import Dependency, LibraryReport, inspect_library
 if TYPE_CHECKING:
     from rich.tree import Tree
 
+REGISTERED_ELSEWHERE = (
+    "libtvm_ffi.so, not portcall: what the library registers, types and global functions, is not known to portcall; "
+    "build it without -ltvm_ffi"
+)
 TYPES_AT_RUN_TIME = (
     "(functions of the library tell them: inspect.signature(portcall.load_module(path)[name]) calls those)"
 )
@@ -138,6 +142,8 @@ def facts(report: LibraryReport, everything: bool, kernels: bool) -> Iterator[tu
     yield "calls", f"{report.abi} ABI ({report.origin})"
     if report.documented:
         yield "with types", f"{listed(report.documented, everything)}\n{TYPES_AT_RUN_TIME}"
+    if any(dependency.name == "libtvm_ffi.so" for dependency in report.needed):
+        yield "runtime", REGISTERED_ELSEWHERE
     system = [dependency.name for dependency in report.needed if is_system(dependency)]
     for number, dependency in enumerate(each for each in report.needed if everything or each.name not in system):
         yield "needs" if number == 0 else "", f"{dependency.name}{dependency.path and f' ({dependency.path})'}"

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar, overload
 
 from portcall import _core
 from portcall._core import Object
-from portcall._function import get_global_func
+from portcall._function import get_global_func, registered_elsewhere
 from portcall._module import IR_LIBRARY, Module, load_module
 
 MADE_FROM_DESCRIPTIONS = "portcall.objects"  # the module of classes made from descriptions
@@ -231,7 +231,7 @@ def unknown_type(type_key: str) -> KeyError:
     """Return the error for a key that no type has; it lists those that are like it."""
     near = difflib.get_close_matches(type_key, _core.type_keys(), 3)
     hint = f"did you mean {' or '.join(map(repr, near))}?" if near else "is the library that defines it loaded?"
-    return KeyError(f"no type has the key {type_key!r}; {hint}")
+    return KeyError(f"no type has the key {type_key!r}; {hint}{registered_elsewhere()}")
 
 
 @functools.cache
