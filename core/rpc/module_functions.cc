@@ -14,6 +14,13 @@ PORTCALL_REGISTER_GLOBAL("portcall.rpc.ModuleFunctionNames").set_body_typed([](M
   for (const std::string& name : module.FunctionNames()) all.append(name).push_back('\0');
   return Bytes(all);
 });
+// Whether it is compiled code, which may write to any tensor.
+PORTCALL_REGISTER_GLOBAL("portcall.rpc.ModuleFunctionIsCompiled").set_body_typed([](PackedFunc func) {
+  PORTCALL_CHECK(func.defined(), TypeError) << "ModuleFunctionIsCompiled() takes a function, got None";
+  PortcallFunctionInfo info;
+  PortcallFunctionGetInfo(func.get(), &info);
+  return (info.flags & kPortcallFunctionLibrary) != 0;
+});
 PORTCALL_REGISTER_GLOBAL("tvm.rpc.server.ModuleGetFunction")
     .set_body_typed([](Module module, std::string name, bool query_imports) {
       return module.GetFunction(name, query_imports);

@@ -5,6 +5,7 @@
 #include "rpc/remote_objects.h"
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <mutex>
 
@@ -23,13 +24,18 @@ namespace {
 struct RemoteFunction {
   HandlePtr handle;
   std::string name;
+  std::atomic<int> compiled{-1};  // whether the server says so; -1: it was not asked
 
+  // Throws for a tensor that the caller cannot write to, when it may be written to: what it wrote would be lost.
+  void CheckWritable(const TVMFFIAny& arg, int position);
   static int Call(void* self, const TVMFFIAny* args, int32_t num_args, TVMFFIAny* out);
   static void Delete(void* self) { delete static_cast<RemoteFunction*>(self); }
 };
 
 PackedFunc MakeFunction(HandlePtr handle, const std::string& name) {
-  auto func = std::make_unique<RemoteFunction>(RemoteFunction{std::move(handle), name});
+  auto func = std::make_unique<RemoteFunction>();
+  func->handle = std::move(handle);
+  func->name = name;
   TVMFFIObjectHandle object = nullptr;
   Check(PortcallFunctionCreate(func.get(), RemoteFunction::Call, RemoteFunction::Delete, 0, name.c_str(), &object));
   (void)func.release();
@@ -128,6 +134,21 @@ class RpcModule : public ModuleNode {
   std::mutex mutex_;
   std::map<std::string, PackedFunc> server_functions_;
 };
+
+void RemoteFunction::CheckWritable(const TVMFFIAny& arg, int position) {
+  if (arg.type_index != kTVMFFITensor) return;
+  constexpr uint64_t kKinds = DLPACK_FLAG_BITMASK_READ_ONLY | PORTCALL_TENSOR_MARKED;
+  if ((PortcallTensorGetFlags(arg.v_obj) & kKinds) != DLPACK_FLAG_BITMASK_READ_ONLY || compiled == 0) return;
+  if (compiled < 0) {
+    Posting none(nullptr);
+    uint64_t ask = handle->session()->GetFunction("portcall.rpc.ModuleFunctionIsCompiled");  // other servers have none
+    PackedFunc func = ask ? MakeFunction(std::make_shared<OwnedHandle>(handle->session(), ask), "") : PackedFunc();
+    compiled = func.defined() && func(MakeFunction(handle, name)).cast<bool>() ? 1 : 0;
+  }
+  if (compiled == 0) return;
+  detail::ThrowArgumentError(name.c_str(), position, "a writable tensor, because compiled code may write to it",
+                             "a read-only one; pass portcall.ReadOnly(a) if it is only read, or a copy");
+}
 
 RpcModule* RpcModuleOf(const Module& module) {
   auto* node = static_cast<ModuleNode*>(PortcallModuleGetNode(module.get()));
@@ -314,7 +335,10 @@ int RemoteFunction::Call(void* self, const TVMFFIAny* args, int32_t num_args, TV
     const SessionPtr& session = func->handle->session();
     Opened(session);
     Outgoing outgoing(session);
-    for (int32_t i = 0; i < num_args; ++i) outgoing.Add(args[i], i);
+    for (int32_t i = 0; i < num_args; ++i) {
+      func->CheckWritable(args[i], i);
+      outgoing.Add(args[i], i);
+    }
     if (pipelined_session && pipelined_session == session.get() && !outgoing.has_local()) {
       auto remote = std::dynamic_pointer_cast<RemoteSession>(session);
       if (remote && remote->posting()) {
@@ -434,7 +458,10 @@ Future StartCall(const TVMFFIAny* args, int32_t count) {
     auto session = std::dynamic_pointer_cast<RemoteSession>(remote->handle->session());
     if (session && session->pipelined()) {
       auto outgoing = std::make_unique<Outgoing>(session);
-      for (int32_t i = 1; i < count; ++i) outgoing->Add(args[i], i - 1);
+      for (int32_t i = 1; i < count; ++i) {
+        remote->CheckWritable(args[i], i - 1);
+        outgoing->Add(args[i], i - 1);
+      }
       if (!outgoing->has_local()) {
         future->call = session->CallLater(remote->handle->value(), outgoing->Send());
         future->session = std::move(session);

@@ -286,6 +286,26 @@ def test_remote_call_in_arrays_are_only_sent(remote: rpc.Session) -> None:
     assert remote.stats()["bytes_received"] - before < array.nbytes
 
 
+def test_remote_call_of_compiled_code_refuses_read_only_arrays(
+    remote: rpc.Session, c_libraries: dict[str, Path]
+) -> None:
+    remote.upload(c_libraries["classic"])
+    x, y = np.ones(16, "float32"), np.zeros(16, "float32")
+    y.flags.writeable = False
+    for library in (portcall.load_module(c_libraries["classic"]), remote.load_module(c_libraries["classic"].name)):
+        add_one = library["add_one"]
+        with pytest.raises(errors.ArgumentError, match="writable") as raised:
+            add_one(x, y)
+        assert (raised.value.function, raised.value.position) == ("add_one", 1)
+        with pytest.raises(errors.ArgumentError, match="writable"):
+            add_one.future(x, y).result()
+        add_one(portcall.ReadOnly(x), portcall.ReadOnly(y))
+        add_one.future(portcall.ReadOnly(x), portcall.ReadOnly(y)).result()
+        with pytest.raises(errors.ArgumentError, match="writable"), remote.pipeline():
+            add_one(y, x)
+    assert not y.any()
+
+
 def test_remote_call_array_given_twice_is_one_remote_array(remote: rpc.Session) -> None:
     array = np.zeros(3, "float32")
     remote["demo.twice"](array, array)

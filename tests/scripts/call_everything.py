@@ -48,6 +48,7 @@ RIGHT = {
     "portcall.rpc.ConnectFunctions": (nop, nop, nop, "x", 0.0, []),
     "portcall.rpc.ModuleGetSource": (portcall.system_lib(), "c"),
     "portcall.rpc.ModuleFunctionNames": (portcall.system_lib(),),
+    "portcall.rpc.ModuleFunctionIsCompiled": (nop,),
     "tvm.rpc.server.ModuleGetFunction": (portcall.system_lib(), "x", False),
     "ffi.ModuleGetFunction": (portcall.system_lib(), "x", False),
     "testing.apply": (nop, 1),

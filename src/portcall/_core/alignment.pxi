@@ -85,9 +85,10 @@ cdef int set_aligned_copy(Frame* frame, int i, PyObject* arg) except -1:
 
 cdef Tensor read_only_view(Tensor tensor):
     cdef void* handle
-    if core.tensor_get_flags(tensor.handle) & DLPACK_FLAG_BITMASK_READ_ONLY:
+    cdef uint64_t flags = DLPACK_FLAG_BITMASK_READ_ONLY | PORTCALL_TENSOR_MARKED
+    if core.tensor_get_flags(tensor.handle) & PORTCALL_TENSOR_MARKED:
         return tensor
-    if core.tensor_from_memory(tensor.dl(), DLPACK_FLAG_BITMASK_READ_ONLY, <void*>tensor, release_python, &handle) != 0:
+    if core.tensor_from_memory(tensor.dl(), flags, <void*>tensor, release_python, &handle) != 0:
         raise_raised(None)
     Py_INCREF(tensor)
     return <Tensor>wrap(classes[kTVMFFITensor], handle)
