@@ -247,7 +247,7 @@ def test_object_that_generated_code_would_read_as_a_tensor_is_refused(
         checks("kinds", *arguments)
     error = caught.value
     assert (error.function, error.position, error.got) == ("kinds", position, got)
-    assert str(error) == f"kinds(): argument #{position}: expected {error.expected}, got {got}"
+    assert str(error).startswith(f"kinds(): argument #{position}: expected {error.expected}, got {got}")
 
 
 def test_tensor_parameter_refuses_objects_of_portcall(checks: Callable[..., Any], libraries: dict[str, Path]) -> None:

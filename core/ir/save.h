@@ -140,7 +140,8 @@ template <typename Sink> class Saver {
   [[noreturn]] void Refuse(const TVMFFIAny& value) {
     const Type& type = types_->Of(value.type_index);
     const char* why =
-        type.form == Form::kFields   ? " cannot be saved: its C++ type has no default constructor"
+        type.form == Form::kFields   ? " cannot be saved: its C++ type has no default constructor, which makes the "
+                                       "object that is read; add one, or save what it consists of"
         : type.form == Form::kTensor ? " cannot be saved: it holds addresses"
         : type.index == kTVMFFIOpaquePyObject
             ? " cannot be saved: it is an object of Python alone; register_value_type saves those of its class"

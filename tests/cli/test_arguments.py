@@ -125,7 +125,7 @@ def test_read_value_names_a_damaged_npy_file(read: Reader, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("hello", "cannot read 'hello': give random:float32"),
+        ("hello", "cannot read 'hello': for text write str:hello; else give random:float32"),
         ("int:2.5", "cannot read 'int:2.5'"),
         ("int64:2.5", "2.5 is no int64"),
         ("uint8:-1", "-1 is no uint8"),

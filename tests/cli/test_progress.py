@@ -9,6 +9,7 @@ from functools import partial
 
 import pytest
 
+from portcall import rpc
 from portcall.cli._progress import Bar, StatusLine
 
 Later = Callable[[StatusLine], None]
@@ -51,6 +52,21 @@ def test_status_line_prints_what_is_waited_for_when_it_changes(
         "waiting for place 2 of the queue",
         "waiting for place 1 of the queue",
     ]
+
+
+def test_status_line_says_nothing_of_a_measurement_in_its_time(capsys: pytest.CaptureFixture[str]) -> None:
+    class Measuring:
+        @staticmethod
+        def activity() -> rpc.Activity:
+            return rpc.Activity("a call", seconds=5.0, silent=5.0, sent=1, to_send=1, received=0, to_receive=0)
+
+    status = StatusLine()
+    status.watch(Measuring())  # type: ignore[arg-type]
+    with status.expect("timing 20 repeats", 60):
+        status._refresh()
+    assert capsys.readouterr().err == ""
+    status._refresh()
+    assert capsys.readouterr().err.startswith("waiting for a call")
 
 
 def test_bar_counts_things() -> None:

@@ -70,6 +70,12 @@ def test_remote_object_shows_fields_and_methods(remote: rpc.Session) -> None:
         _ = counter.missing
     with pytest.raises(TypeError):
         len(counter)
+    with pytest.raises(AttributeError, match="cannot be set from here"):
+        counter.count = 5
+    assert counter.count == 40
+    assert "Counter with count, steps" in repr(counter)
+    remote.close()
+    assert repr(counter)
 
 
 def test_remote_object_shows_items_and_length(remote: rpc.Session) -> None:

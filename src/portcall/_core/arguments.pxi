@@ -269,11 +269,32 @@ cdef int set_rest(Frame* frame, int i, arg) except -1:
         if dtype is not None:
             return set_argument(frame, i, <PyObject*>dtype)
     if frame.flags & kPortcallFunctionLibrary:
-        raise argument_error(frame, i, "a number, str, bytes, tensor, function or container", type(arg).__name__)
+        raise argument_error(frame, i, "a number, str, bytes, tensor, function or container", kind_of(arg), in_place_of(arg))
     if core.object_create_opaque(<void*>arg, kTVMFFIOpaquePyObject, release_python, &handle) != 0:
         raise_raised(None)
     Py_INCREF(arg)
     return own(frame, i, handle)
+
+
+cdef str kind_of(arg):
+    """The name of a value's type, with its package where that may be mistaken for portcall's."""
+    kind = type(arg)
+    package = getattr(kind, "__module__", None) or "builtins"
+    known = package in ("builtins", "__main__") or package.partition(".")[0] == "portcall"
+    return kind.__name__ if known else f"{package}.{kind.__name__}"
+
+
+cdef str in_place_of(arg):
+    """What to pass to compiled code in place of a value that it cannot take."""
+    if type(arg).__name__ == "Device":
+        return "pass portcall.device(str(d))"
+    if isinstance(arg, complex):
+        return "pass a.real and a.imag, or a tensor"
+    if hasattr(arg, "__fspath__"):
+        return "pass str(a)"
+    if hasattr(arg, "__iter__") and hasattr(arg, "__len__"):
+        return "pass list(a)"
+    return "pass what it consists of, or [a] to code that hands it on and does not look inside"
 
 
 cdef object dtype_reader = None
@@ -299,7 +320,10 @@ cdef object as_tensor(Frame* frame, int i, arg):
     if isinstance(arg, type):
         return None
     if hasattr(arg, "__dlpack__"):
-        return from_dlpack(arg)
+        try:
+            return from_dlpack(arg)
+        except Exception as error:
+            raise not_shared(frame, i, arg, error) from None
     if hasattr(arg, "__array_interface__"):
         import numpy
         learn_numpy(arg)

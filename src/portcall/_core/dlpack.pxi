@@ -49,6 +49,22 @@ cdef Exchange read_exchange(kind):
 
 
 cdef int set_exchanged(Frame* frame, int i, arg, Exchange exchange) except -1:
+    try:
+        return take_exchanged(frame, i, arg, exchange)
+    except Exception as error:
+        raise not_shared(frame, i, arg, error) from None
+
+
+cdef object not_shared(Frame* frame, int i, arg, error):
+    """The error for an array whose package does not give its memory away, in words of that package."""
+    if isinstance(error, (errors.PortcallError, MemoryError)):
+        return error
+    why = str(error).partition("\n")[0]  # torch adds frames of C++
+    advice = "pass a.detach()" if getattr(arg, "requires_grad", False) else "pass a dense array that has memory"
+    return argument_error(frame, i, "an array whose memory can be shared", f"{kind_of(arg)} ({why})", advice)
+
+
+cdef int take_exchanged(Frame* frame, int i, arg, Exchange exchange) except -1:
     cdef DLManagedTensorVersioned* managed
     cdef DLTensor dl
     cdef void* handle

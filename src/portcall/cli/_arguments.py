@@ -215,7 +215,8 @@ def read_scalar(text: str, forms: str = EXAMPLES) -> bool | int | float | str | 
             return float(number)
         except ValueError:
             pass
-    raise ValueError(f"cannot read '{text}': give {forms}")
+    first = f"for text write str:{text}; else " if "str:" in forms else ""
+    raise ValueError(f"cannot read '{text}': {first}give {forms}")
 
 
 def to_type(value: Any, dtype: str) -> np.ndarray[Any, Any]:

@@ -174,6 +174,8 @@ class StatusLine:
             about, seconds, text = bar.text, now - bar.since, bar.text
         elif self._text:
             about, seconds, text = self._text, now - self._since, f"waiting for {self._text}"
+        elif bar is not None and bar.timed and now - bar.since < 2 * bar.total + PATIENCE:
+            return "", ""  # a measurement is one long call
         elif activity:
             about, seconds, text = activity.what, activity.seconds, f"waiting for {activity}"
         else:

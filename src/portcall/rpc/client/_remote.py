@@ -248,6 +248,20 @@ class RemoteObject(_core.Object):
             raise AttributeError(f"{facts['type']} has no attribute {name!r}; it has {known}", name=name, obj=self)
         return self._ask("field", name)
 
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(
+            f"fields of remote objects cannot be set from here: call a function of the session that sets {name!r}",
+            name=name, obj=self,
+        )  # fmt: skip
+
+    def __repr__(self) -> str:
+        try:
+            facts = self._describe()
+        except (RPCError, TypeError):  # a session that is over, a server that does not say
+            return super().__repr__()
+        fields = f" with {', '.join(facts['fields'])}" if facts["fields"] else ""
+        return f"RemoteObject({facts['type']}{fields}, of {self.session.name})"
+
     def __dir__(self) -> list[str]:
         facts = self._describe()
         return sorted({*object.__dir__(self), *facts["fields"], *facts["methods"]})
