@@ -109,7 +109,7 @@ class Connection(web.RequestHandler):
     # ---- Ends ----
 
     def _expect(self, seconds: float | None) -> None:
-        """End the connection after so many seconds, unless this is called again; None is for ever."""
+        """End the connection after so many seconds, unless this is called again; None is no limit."""
         loop = asyncio.get_running_loop()
         self._until = loop.time() + seconds if seconds is not None else None
         if self._until is not None and (self._timer is None or self._timer.when() > self._until):

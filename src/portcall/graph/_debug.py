@@ -115,7 +115,7 @@ class GraphModuleDebug(GraphModule):
         print(f"\ndumps: {self.dump_path}")
 
     def profile(self, inputs: Mapping[str, Any] | None = None, /, *, warm_up: int = 3, **named: Any) -> Profile:
-        """Record one run, after so many others (``warm_up``): when each node began, and how long it took.
+        """Record one run, after ``warm_up`` others: when each node began, and how long it took.
 
         Raises: as ``run``.
         """

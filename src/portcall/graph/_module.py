@@ -187,7 +187,7 @@ class GraphModule:
         self._memory = memory_of(module)
 
     def clone(self) -> GraphModule:
-        """Return an executor that shares the parameters and the kernels, and has memory of its own for all else."""
+        """Return an executor that shares the parameters and the kernels, and has its own memory for all else."""
         return GraphModule(self["clone"](), self.plan)
 
     def __getitem__(self, name: str) -> PackedFunc:

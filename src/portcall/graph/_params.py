@@ -216,7 +216,7 @@ def read_index(source: Source) -> dict[str, ParamInfo]:
 
 
 def make_tensor(source: Source, info: ParamInfo) -> portcall.Tensor:
-    """Read a tensor's data into memory of its own, aligned to 64 bytes."""
+    """Read a tensor's data into its own memory, aligned to 64 bytes."""
     tensor = portcall.empty(info.shape, info.dtype)
     source.read_into(info.offset, bytes_of(tensor))
     return tensor
@@ -266,7 +266,7 @@ class ParamFile(Mapping[str, Any]):
                 raise GraphError(f"'{self.path}': {error}") from None
 
     def tensor(self, name: str) -> portcall.Tensor:
-        """Read one tensor into memory of its own, aligned to 64 bytes.
+        """Read one tensor into its own memory, aligned to 64 bytes.
 
         Raises:
             KeyError: there is none of that name.

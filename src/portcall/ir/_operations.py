@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What can be done with whole graphs of objects: compare, hash, save, load, walk and rewrite them.
 
-All of it is in a library of its own, ``libportcall_ir``, which is loaded when it is first needed. None of it uses the
+All of it is in a separate library, ``libportcall_ir``, which is loaded when it is first needed. None of it uses the
 stack for depth: a chain of 200,000 objects is as good as any other graph.
 """
 

@@ -148,7 +148,7 @@ class Opening:
     without: Iterable[str] = ()
 
     def open(self, timeout: float | None, reads_output: bool) -> Opened:
-        """Open a session within so many seconds; the errors are those of ``connect``."""
+        """Open a session within ``timeout`` seconds; the errors are those of ``connect``."""
         address, key, tls = self.where()
         start = time.perf_counter()
         deadline = Deadline(self.name, timeout, self.on_wait)

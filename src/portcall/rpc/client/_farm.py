@@ -189,7 +189,7 @@ class Farm:
         self, key: str, func: Callable[[Session], T], priority: float = 1, session_timeout: float = 0,
         max_retry: int = 2,
     ) -> T:  # fmt: skip
-        """Return ``func(session)``, called with a session of its own; another place is tried when that is lost."""
+        """Return ``func(session)``, called with its own session; another place is tried when that is lost."""
         for attempt in range(max_retry + 1):
             try:
                 with self.request(key, priority, session_timeout) as session:
