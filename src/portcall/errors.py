@@ -198,7 +198,7 @@ class WrongResultsError(ModelError):
         made: what was compiled, for a report.
     """
 
-    def __init__(self, message: str, made: object, *, hint: str = "") -> None:
+    def __init__(self, message: str, made: object = None, *, hint: str = "") -> None:
         super().__init__(message, hint=hint)
         self.made = made
 
