@@ -601,6 +601,14 @@ def test_inspect_reports_damaged_files(invoke_json: InvokeJson, files: Files, tm
     assert invoke_json("run", tmp_path / "b.so", "--fill", "ones", code=1)["error"]["kind"] == "GraphError"
 
 
+def test_run_model_proposes_to_move_the_axes_of_an_input(invoke_json: InvokeJson, files: Files, tmp_path: Path) -> None:
+    np.save(tmp_path / "moved.npy", array(4, 16).T)
+    np.save(tmp_path / "other.npy", array(4, 15))
+    for file, proposed in (("moved.npy", True), ("other.npy", False)):
+        error = invoke_json("run", files("bundle.so"), "--input", f"x=@{tmp_path / file}", code=1)["error"]
+        assert ("x.transpose(1, 0)" in error["next"]) == proposed
+
+
 def test_run_refuses_a_bundle_that_was_cut_or_has_other_parameters(
     invoke: Invoke, invoke_json: InvokeJson, files: Files, tmp_path: Path
 ) -> None:

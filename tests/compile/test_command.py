@@ -101,6 +101,29 @@ def test_inspect_shows_an_onnx_model_without_the_compiler(tmp_path: Path) -> Non
     subprocess.run([sys.executable, "-c", program, tmp_path / "m.onnx"], check=True, capture_output=True)
 
 
+def test_compile_says_what_was_not_compared_and_proposes_names(model: Path, tmp_path: Path) -> None:
+    words = ("compile", model, "-o", tmp_path / "m.so")
+    made = portcall(*words, "--target", "aarch64-linux-gnu")
+    assert made["unchecked"]
+    assert "check" not in made["steps_s"]
+    error = portcall(*words, "--target", "aarch64-linux-gnu:cortex-a5", code=1)["error"]
+    assert "did you mean cortex-a" in error["message"]
+    onnx.save(open_model("state"), model)
+    assert "state" in portcall(*words, "--shape", "stat=2x3", code=1)["error"]["next"]
+    assert portcall(*words, "--shape", "nix=2x3", code=1)["error"]["next"] == ""
+    portcall(*words)
+    assert portcall("run", tmp_path / "m.so", "--input", "stat=ones", code=1)["error"]["next"]
+
+
+def open_model(name: str) -> Any:
+    """A model whose input has open dimensions."""
+    node = helper.make_node("Relu", [name], ["y"])
+    shape = ["n", "m"]
+    inputs, outputs = ([helper.make_tensor_value_info(each, onnx.TensorProto.FLOAT, shape)] for each in (name, "y"))
+    graph = helper.make_graph([node], "open", inputs, outputs)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
 def test_compile_damaged_model_is_a_user_error(model: Path) -> None:
     model.write_bytes(b"\x08\x07")
     for command in ("compile", "run", "inspect"):

@@ -128,9 +128,10 @@ class Place:
     def facts(self) -> dict[str, object]:
         return {} if self.session is None else {"rpc": facts_of(self.session)}
 
-    def show(self) -> None:
+    def show(self, runs: str = "run") -> None:
+        """Print how long each part took on a server; ``runs``: what its calls are."""
         if self.session is not None:
-            print_clocks(self.session)
+            print_clocks(self.session, runs)
 
 
 def is_model(given: dict[str, Any]) -> bool:
@@ -258,7 +259,7 @@ def load_there(session: Session, path: str, check: bool, status: StatusLine) -> 
     except RemoteError as error:
         text = f"{session.name} does not take '{path}': {error.message}"
         no_room = any(words in error.message for words in ("--disk-limit", os.strerror(errno.ENOSPC)))
-        cause = "it has no room for the file: see --disk-limit and --work-dir of portcall serve" if no_room else ""
+        cause = "it has no room for the file: see --disk-limit and --work-dir of the server" if no_room else ""
         raise CommandError(text, cause, f"portcall doctor {session.name}", kind=error.kind or "RemoteError") from error
     try:
         return session.load_module(sent)

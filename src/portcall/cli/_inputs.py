@@ -9,6 +9,7 @@ x=3  x=2.5  x=int64:3              one number, for an input with one element
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
+MOST_AXES = 6  # of which all orders are tried
 FORMS = "@x.npy, @data.npz:key, random, zeros, ones, range, random:float32[2,3], 3 or int64:3"
 
 
@@ -40,6 +42,19 @@ def split_inputs(texts: Sequence[str], names: Sequence[str]) -> Iterator[tuple[s
             raise CommandError(f"the input '{name}' is given twice", kind="ValueError")
         seen.add(name)
         yield name, text[place + 1 :]
+
+
+def transposing(got: Sequence[int], wanted: Sequence[int | str]) -> str:
+    """Return the words of NumPy that move axes of a shape to where they are wanted; empty where none do.
+
+    An extent that is not fixed is a str. A picture with its channels last is the usual case.
+    """
+    if len(got) != len(wanted) or not 1 < len(got) <= MOST_AXES:
+        return ""
+    for order in itertools.islice(itertools.permutations(range(len(got))), 1, None):  # the first is as it is
+        if all(isinstance(want, str) or got[axis] == want for axis, want in zip(order, wanted, strict=True)):
+            return f"x.transpose({', '.join(map(str, order))})"
+    return ""
 
 
 def read_input(

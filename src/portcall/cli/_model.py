@@ -22,7 +22,7 @@ from portcall.cli._call import Place, isolate_here, open_place
 from portcall.cli._command import Decorated, with_options
 from portcall.cli._errors import CommandError
 from portcall.cli._graph_report import NO_PARAMS, explained_graph_errors
-from portcall.cli._inputs import FORMS, read_input, split_inputs
+from portcall.cli._inputs import FORMS, read_input, split_inputs, transposing
 from portcall.cli._output import print_warning
 from portcall.cli._progress import StatusLine
 from portcall.errors import ArgumentError, GraphError, RemoteError, RPCError
@@ -189,10 +189,11 @@ def check_fits(name: str, given: Input, value: Value) -> None:
             )
         raise CommandError(f"the input '{name}' is of {wanted}, got {array.dtype}", "", next_step, kind="ArgumentError")
     if array.shape != value.shape:
+        moved = transposing(array.shape, value.shape)
         raise CommandError(
             f"the input '{name}' has shape {list(value.shape)}, got {list(array.shape)}",
-            "the array is for another input, or another model",
-            f"give one of that shape, or --input {name}=random",
+            "its axes are in another order" if moved else "the array is for another input, or another model",
+            f"give {moved}" if moved else f"give one of that shape, or --input {name}=random",
             kind="GraphError",
         )
 

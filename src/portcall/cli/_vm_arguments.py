@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from portcall.cli._arguments import FILLS, Argument, make_array, read_value
 from portcall.cli._errors import CommandError
-from portcall.cli._inputs import read_input, split_inputs
+from portcall.cli._inputs import read_input, split_inputs, transposing
 
 if TYPE_CHECKING:
     import numpy as np
@@ -65,7 +65,7 @@ def assigned(function: Function, names: list[str], given: dict[str, Any]) -> dic
     texts = dict(zip(names, given["args"], strict=False))
     for name, text in split_inputs(given["inputs"], names):
         if name not in names:
-            raise unknown(function, name, names)
+            raise unknown(function, name, names, given["named"])
         if name in texts:
             raise CommandError(f"the input '{name}' is given twice", kind="ValueError")
         texts[name] = text
@@ -75,10 +75,11 @@ def assigned(function: Function, names: list[str], given: dict[str, Any]) -> dic
     return {name: texts.get(name, given["fill"]) for name in names}
 
 
-def unknown(function: Function, name: str, names: list[str]) -> CommandError:
+def unknown(function: Function, name: str, names: list[str], path: str) -> CommandError:
     near = difflib.get_close_matches(name, names, n=3)
     cause = f"did you mean {' or '.join(near)}?" if near else f"there is {', '.join(names[:FEW]) or 'none'}"
-    return CommandError(f"{function.name} has no parameter '{name}'", cause, kind="TypeError")
+    next_step = f"portcall inspect {path} lists them"
+    return CommandError(f"{function.name} has no parameter '{name}'", cause, next_step, kind="TypeError")
 
 
 def nothing_given(function: Function, missing: Sequence[str]) -> CommandError:
@@ -118,7 +119,9 @@ def check_fits(leaf: Parameter, value: Any, sizes: Sizes) -> None:
             wanted = sizes.setdefault(wanted, extent)
         if isinstance(wanted, int) and extent != wanted:
             values = ", ".join(f"{name} = {size}" for name, size in sizes.items() if name in leaf.shape)
-            raise misfit(leaf, f"shape {list(got)}", f"give one of that shape{values and f', with {values}'}")
+            moved = transposing(got, [sizes.get(each, each) if isinstance(each, str) else each for each in leaf.shape])
+            step = f"give {moved}" if moved else f"give one of that shape{values and f', with {values}'}"
+            raise misfit(leaf, f"shape {list(got)}", step)
 
 
 def misfit(leaf: Parameter, got: str, step: str) -> CommandError:

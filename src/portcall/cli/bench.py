@@ -116,7 +116,7 @@ def command(ctx: click.Context, /, json_to: str | None, strict: bool, **given: A
             show_profile(timed.profile, timed.origins)
         if given["trace"]:
             print_line(f"trace of one run: {given['trace']}, for ui.perfetto.dev")
-        place.show()
+        place.show("all runs")
         for finding in findings:
             print_warning(finding.message, finding.advice)
     if strict and findings:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import os
 import re
@@ -56,10 +57,15 @@ def fix_inputs(model: Model, constants: Mapping[str, Any]) -> None:
     for name, array in constants.items():
         place = next((k for k, value in enumerate(model.graph.input) if value.name == name), None)
         if place is None:
-            known = ", ".join(value.name for value in inputs_of(model)) or "none"
-            raise ModelError(f"the model has no input '{name}' that could be constant; its inputs are {known}")
+            raise _no_input(name, [value.name for value in inputs_of(model)])
         model.graph.initializer.append(numpy_helper.from_array(as_input(model.graph.input[place], array), name))
         del model.graph.input[place]
+
+
+def _no_input(name: str, known: Sequence[str]) -> ModelError:
+    near = difflib.get_close_matches(name, known, n=3)
+    text = f"the model has no input '{name}'; its inputs are {', '.join(known) or 'none'}"
+    return ModelError(text, hint=f"did you mean {' or '.join(near)}?" if near else "")
 
 
 def as_input(value: Any, array: Any) -> Any:
@@ -184,7 +190,7 @@ def bind_shapes(
     inputs = {value.name: value for value in inputs_of(model)}
     unknown = [name for name in shapes if name not in inputs]
     if unknown:
-        raise ModelError(f"the model has no input '{unknown[0]}'; its inputs are {', '.join(inputs) or 'none'}")
+        raise _no_input(unknown[0], list(inputs))
     found, problems, options = {}, [], []
     for name, value in inputs.items():
         if not value.type.HasField("tensor_type"):

@@ -8,6 +8,7 @@ name of a processor that LLVM knows: ``native:haswell``, ``aarch64-linux-gnu:cor
 from __future__ import annotations
 
 import contextlib
+import difflib
 import platform
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,7 +100,10 @@ def find_target(name: str) -> Target:
     native = where == "native"
     cpu = cpu or (codegen.llvm_get_system_cpu() if native else usual_cpu)
     if not codegen.llvm_is_valid_cpu(cpu, triple):
-        raise ValueError(f"target '{name}': LLVM knows no processor '{cpu}' for {triple}")
+        of_triple = tvm.target.Target({"kind": "llvm", "mtriple": triple})
+        near = difflib.get_close_matches(cpu, map(str, codegen.llvm_get_cpu_archlist(of_triple)), n=3)
+        meant = f"; did you mean {' or '.join(near)}?" if near else ""
+        raise ValueError(f"target '{name}': LLVM knows no processor '{cpu}' for {triple}{meant}")
     # These names are LLVM's own, and TVM would start LLVM with them as they are.
     keys = (
         {"kind": "llvm", "mcpu": cpu, **words} if native else {"kind": "llvm", "mtriple": triple, "mcpu": cpu, **words}
