@@ -242,6 +242,12 @@ def test_create_shared_for_webassembly(tmp_path: Path) -> None:
     assert b"__tvm_ffi_fail" in exports
 
 
+def test_a_cpp_kernel_for_wasm32_is_refused_with_what_to_write(tmp_path: Path) -> None:
+    source = write(tmp_path, "k.cc", "#include <portcall/portcall.h>\n")
+    with pytest.raises(CompileError, match=r"<portcall/c_api\.h>"):
+        toolchain.create_shared(source, tmp_path / "k.wasm", target="wasm32")
+
+
 def wasm_section(code: bytes, wanted: int) -> bytes:
     place = 8
     while place < len(code):

@@ -14,8 +14,23 @@ function check<T>(holds: boolean, value: unknown, name: string, expected: string
   return value as T;
 }
 
+/** A noun with its article: `a Map`, `an ArrayBuffer`. */
+export function withArticle(noun: string): string {
+  return `${/^[aeio]/i.test(noun) ? "an" : "a"} ${noun}`;
+}
+
 export function checkText(value: unknown, name: string): string {
   return check(typeof value === "string", value, name, "text");
+}
+
+/** A yes or no that may be left out. */
+export function checkFlag(value: unknown, name: string): boolean {
+  return check(value === undefined || typeof value === "boolean", value, name, "true or false") ?? false;
+}
+
+/** Whether this is Node, and no page. */
+export function isNode(): boolean {
+  return typeof process !== "undefined" && process.versions?.node !== undefined;
 }
 
 export function checkNumber(value: unknown, name: string): number {
@@ -27,10 +42,24 @@ export function checkObject<T extends object>(value: T, name: string): T {
   return check(typeof value === "object" && value !== null, value, name, "an object");
 }
 
+/** What holds options, none but those that are named: one with a typing mistake would have no effect.
+ * @throws TypeError It is no object, or has another option. */
+export function checkOptions<T extends object>(options: T, names: readonly (keyof T & string)[]): T {
+  for (const name of Object.keys(checkObject(options, "options"))) {
+    if (names.includes(name as keyof T & string)) continue;
+    throw new TypeError(`there is no option '${name}' here; there are ${names.join(", ")}`);
+  }
+  return options;
+}
+
 /** An array, or another object that gives items in order. */
 export function checkArray<T extends Iterable<unknown>>(value: T, name: string): T {
   const holds = typeof value === "object" && value !== null && Symbol.iterator in value;
   return check(holds, value, name, "an array");
+}
+
+export function checkFunction<T>(value: T, name: string): T {
+  return check(typeof value === "function", value, name, "a function");
 }
 
 /** A function that may be left out. */
@@ -43,9 +72,24 @@ export function checkSignal<T extends AbortSignal | undefined>(value: T, name: s
   return check(holds, value, name, "an AbortSignal");
 }
 
-/** A typed array, or another view on memory. */
+/** A typed array, or another view on memory.
+ * @throws TypeError It is something else, or its memory was transferred. */
 export function checkView<T>(value: T, name: string): T {
-  return check(ArrayBuffer.isView(value), value, name, "a typed array");
+  check(ArrayBuffer.isView(value), value, name, "a typed array");
+  if (isDetached(value as ArrayBufferView)) {
+    throw new TypeError(`${name} has no memory any more: its buffer was transferred`);
+  }
+  return value;
+}
+
+function isDetached({ buffer, byteLength }: ArrayBufferView): boolean {
+  if (byteLength || buffer.byteLength) return false;
+  try {
+    new Uint8Array(buffer); // Node 20 has no other test
+    return false;
+  } catch {
+    return true;
+  }
 }
 
 export function checkBytes(value: unknown, name: string): Uint8Array {

@@ -2,11 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The command `portcall` of the npm package.
 
-import { resolve } from "node:path";
+import { spawnSync } from "node:child_process";
+import { basename, resolve } from "node:path";
 import { pathToFileURL } from "node:url";
 import { parseArgs } from "node:util";
 import { loadWasm } from "./core/runtime.js";
 import { type Functions, type JoinState, join, listen, type ServedFunction } from "./rpc/index.js";
+import { addressToListen, isLocal } from "./rpc/server/listen.js";
 
 const HELP = `Usage: portcall serve [options]
 
@@ -40,13 +42,29 @@ class UsageError extends Error {}
 async function importFunctions(files: readonly string[]): Promise<Functions> {
   const all = new Map<string, ServedFunction>();
   for (const file of files) {
-    const { functions } = await import(pathToFileURL(resolve(file)).href);
+    const { functions } = await importFile(file);
     if (typeof functions !== "object" || functions === null) {
       throw new UsageError(`'${file}' does not export functions; write: export const functions = { "name": (a) => a }`);
     }
     for (const [name, value] of Object.entries(functions)) all.set(name, value as ServedFunction);
   }
   return all;
+}
+
+async function importFile(file: string): Promise<{ functions?: unknown }> {
+  const url = pathToFileURL(resolve(file)).href;
+  try {
+    return await import(url);
+  } catch (error) {
+    const { message, stack = "" } = error instanceof Error ? error : new Error(String(error));
+    // Node keeps where a syntax error is to itself, but for this.
+    const syntax = error instanceof SyntaxError ? spawnSync(process.execPath, ["--check", file]).stderr.toString() : "";
+    const line = `${syntax}\n${stack}`.split("\n").find((text) => text.includes(basename(file))) ?? "";
+    const where = /:(\d+)(?=(:\d+)?\)?$)/.exec(line)?.[1];
+    throw new Error(`'${file}' cannot be imported: ${message}${where ? ` (line ${where})` : ""}`, {
+      cause: error,
+    });
+  }
 }
 
 function parse(args: string[]) {
@@ -71,11 +89,6 @@ function parse(args: string[]) {
   }
 }
 
-/** Tell whether only this machine can connect to an address. */
-function isLocal(address: string): boolean {
-  return /^(unix:|localhost:|127\.|\[::1\]:)/.test(address);
-}
-
 function numberOf(option: string, text: string): number {
   const value = Number(text);
   if (text.trim() === "" || !Number.isFinite(value)) throw new UsageError(`${option} takes a number, not '${text}'`);
@@ -98,7 +111,8 @@ function describe(state: JoinState): string {
 }
 
 async function serve(values: ReturnType<typeof parse>["values"]): Promise<void> {
-  if (values.proxy === undefined && !isLocal(values.address) && !process.env.PORTCALL_TOKEN && !values.insecure) {
+  const open = values.proxy === undefined && !isLocal(addressToListen(values.address));
+  if (open && !process.env.PORTCALL_TOKEN && !values.insecure) {
     throw new UsageError(
       `'${values.address}' is for other machines, and anybody there could use this server: ` +
         "set PORTCALL_TOKEN, or say --insecure",
@@ -126,6 +140,7 @@ async function serve(values: ReturnType<typeof parse>["values"]): Promise<void> 
   const server = await listen({
     ...options,
     address: values.address,
+    insecure: values.insecure,
     onSession: (peer, ended) => {
       const what = ended ? `ended: ${ended}` : "opened";
       report(

@@ -111,6 +111,11 @@ export function dtypeOf(array: TypedArray): DataType {
   throw new TypeError(`the data of a tensor must be a typed array, got ${got(array)}`);
 }
 
+/** Whether tensors have such elements as a view shows. */
+export function isElements(view: ArrayBufferView): view is TypedArray {
+  return Object.values(ARRAYS).some((cls) => view instanceof (cls as never));
+}
+
 /** Return how many elements a shape has.
  * @throws RangeError An extent is negative or not a whole number, or the number is too large. */
 export function countOf(shape: readonly number[]): number {

@@ -53,7 +53,77 @@ const CALLS: [string, (wrong: never) => unknown, unknown[]][] = [
   ["a shape", (shape) => new Tensor(array, shape), [5, "text"]],
   ["a device", (wrong) => device(wrong), [5, null, undefined, {}]],
   ["a data type", (wrong) => dtype(wrong), [5, null, undefined, {}]],
+  ["the name", (name) => session.getFunction(name), [5, null, undefined, {}]],
+  ["the name", (name) => session.timeEvaluator(name), [5, null, undefined, {}]],
+  ["path", (path) => session.loadModule(path), [5, null, undefined, {}]],
+  ["number", (number) => session.timeEvaluator("testing.nop", { number }), ["x", null, {}]],
+  ["functions", (functions) => listen({ functions }), [[() => 1]]],
+  ["insecure", (insecure) => listen({ insecure }), [1, "yes"]],
 ];
+
+test("an option that there is not is refused, with those that there are", async () => {
+  const refused = (call: () => Promise<unknown>) =>
+    assert.rejects(call, (error: Error) => error instanceof TypeError && /timout/.test(error.message));
+  await refused(() => connect({ timout: 1 }));
+  await refused(() => listen({ timout: 1 }));
+  await refused(() => rpc.join(server.address, { functions: {}, timout: 1 } as never));
+  await refused(() => session.timeEvaluator("testing.nop", { timout: 1 } as never));
+});
+
+test("values that no server takes are refused, each with what to do", async () => {
+  const echo = await session.getFunction("testing.echo");
+  const refused = (value: unknown, remedy: RegExp) =>
+    assert.rejects(
+      echo(value as never),
+      (error: Error) => error instanceof TypeError && remedy.test(error.message),
+      String(remedy),
+    );
+  await refused(new Float32Array(1), /session\.tensor\(/);
+  await refused(new DataView(new ArrayBuffer(1)), /new Uint8Array\(/);
+  await refused(new Uint8ClampedArray(1), /new Uint8Array\(/);
+  await refused(new ArrayBuffer(1), /new Uint8Array\(/);
+  await refused(new Tensor(array), /session\.tensor\(/);
+  await refused(Promise.resolve(1), /await/);
+  await refused(() => 1, /function/);
+});
+
+test("an array whose buffer was transferred is refused, by every name", async () => {
+  const gone = () => {
+    const data = new Float32Array(2);
+    structuredClone(data.buffer, { transfer: [data.buffer] });
+    return data;
+  };
+  const tensor = await session.empty([2]);
+  const calls = [
+    () => session.tensor(gone()),
+    () => tensor.copyFrom(gone()),
+    () => tensor.data(gone()),
+    () => new Tensor(gone()),
+  ];
+  for (const call of calls) {
+    await assert.rejects(
+      async () => call(),
+      (error: Error) => error instanceof TypeError && /transferred/.test(error.message),
+      String(call),
+    );
+  }
+});
+
+test("elements are read into an array of their type, or into bytes", async () => {
+  const tensor = await session.tensor(new Float32Array([1, 2]));
+  await assert.rejects(tensor.data(new Int32Array(2)), TypeError);
+  assert.deepEqual(await tensor.data(new Uint8Array(8)), new Uint8Array(new Float32Array([1, 2]).buffer));
+  tensor.dispose();
+  await assert.rejects(tensor.data(), (error: Error) => /the tensor was disposed of/.test(error.message));
+});
+
+test("the stack of an error of the server has the line of the call", async () => {
+  const caller = async () => void (await session.download("none"));
+  await assert.rejects(caller, (error: Error) => /arguments\.test\.js/.test(error.stack ?? ""));
+  const open = await session.getFunction("tvm.rpc.server.download");
+  const direct = async () => void (await open("none"));
+  await assert.rejects(direct, (error: Error) => /at async direct/.test(error.stack ?? ""));
+});
 
 for (const [name, call, wrong] of CALLS) {
   test(`${name} of a wrong type is named: ${call}`, async () => {

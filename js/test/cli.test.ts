@@ -53,6 +53,12 @@ test("a wrong command line has exit code 2, and an error 1", () => {
   }
   assert.equal(run("serve", "--import", join(folder, "missing.mjs")).status, 1);
   assert.equal(run("serve", "--address", "127.0.0.1:x").status, 1);
+  const bad = join(folder, "bad.mjs");
+  for (const text of ["\n\nconst a = ;", "\n\nthrow new TypeError('no');"]) {
+    writeFileSync(bad, text);
+    const { status, stderr } = run("serve", "--import", bad);
+    assert.deepEqual([status, stderr.includes(`'${bad}'`), stderr.includes("line 3")], [1, true, true], stderr);
+  }
   const help = run("--help");
   assert.deepEqual([help.status, help.stdout.startsWith("Usage: portcall serve")], [0, true]);
 });

@@ -13,6 +13,7 @@ import {
   FunctionNotFoundError,
   load,
   type Module,
+  ModuleLoadError,
   PortcallError,
   type Runtime,
   Tensor,
@@ -39,6 +40,34 @@ export function testCore(backend: "native" | "wasm", library: (core: Runtime) =>
     await refused("the data of a tensor", () => core.tensor(null as never));
     await refused("items", () => core.list(wrong));
     await refused("items", () => core.dict(wrong));
+    await refused("the name", () => core.getGlobalFunc(wrong));
+    await refused("the name", () => core.registerFunc(["a"] as never, () => 1));
+    for (const f of [1, undefined, null, {}])
+      await refused("what is registered", () => core.registerFunc("a", f as never));
+    await refused("the name", () => core.getGlobalFunc("testing.echo") && (core as any).getGlobalFunc());
+    assert.throws(() => core.getGlobalFunc("a"), FunctionNotFoundError);
+  });
+
+  test("a library that cannot be read is a ModuleLoadError", async () => {
+    for (const source of [
+      "nonesuch.wasm",
+      ".",
+      new URL("file:///nonesuch/k.wasm"),
+      new URL("http://127.0.0.1:1/k.wasm"),
+    ]) {
+      await assert.rejects(core.loadModule(source), ModuleLoadError, String(source));
+    }
+  });
+
+  test("an array that holds itself is refused", () => {
+    const circle: unknown[] = [];
+    circle.push([circle]);
+    const echo = core.getGlobalFunc("testing.echo");
+    assert.throws(() => echo(circle), { name: "RangeError", message: /contains itself/ });
+    assert.throws(() => echo(new Map([["a", circle]])), { message: /contains itself/ });
+    let deep: unknown = 1;
+    for (let i = 0; i < 50; ++i) deep = [deep];
+    assert.deepEqual(echo(deep), deep);
   });
 
   describe("values", () => {

@@ -9,7 +9,7 @@ import { fileURLToPath } from "node:url";
 import { ROOT } from "./captures.js";
 
 const LAYERS = [
-  ["errors", "check", "dtype", "device", "text", "values"],
+  ["errors", "check", "dtype", "device", "text", "values", "node"],
   ["tensor"],
   ["core"],
   ["native"],

@@ -2,12 +2,13 @@
 // What is published.
 
 import assert from "node:assert/strict";
-import { execFileSync } from "node:child_process";
+import { execFileSync, spawnSync } from "node:child_process";
 import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { test } from "node:test";
 import { fileURLToPath } from "node:url";
+import { build } from "esbuild";
 import { load, ModuleLoadError } from "../src/index.js";
 import { ROOT } from "./captures.js";
 
@@ -34,24 +35,38 @@ test("the package has the compiled sources with their types and the page, and no
   assert(packed.unpackedSize < 1_000_000, `${packed.unpackedSize} bytes`);
 });
 
-test("the types need no others, such as Node's", () => {
+test("the types need neither a page's nor Node's, and take an option that is undefined", () => {
   const program = `${HERE}build/user.mts`;
   writeFileSync(
     program,
-    'import { load, rpc } from "portcall"; export const users = [load, rpc.connect, rpc.listen];\n',
+    'import { load, openWebGpu, rpc } from "portcall"; export const users = [load, openWebGpu, rpc.listen];\n' +
+      'const key: string | undefined = users.length ? undefined : "k";\n' +
+      'void rpc.connect("host", { key, timeout: undefined });\n' +
+      "void rpc.listen({ functions: {}, key, onSession: undefined });\n",
   );
-  const words = [
-    "--ignoreConfig",
-    "--noEmit",
-    "--strict",
-    "--module",
-    "nodenext",
-    "--lib",
-    "es2022,esnext.disposable,dom",
-    "--types",
-    "",
-  ];
-  execFileSync(process.execPath, [`${HERE}node_modules/typescript/bin/tsc`, ...words, program]);
+  const strict = ["--ignoreConfig", "--noEmit", "--strict", "--exactOptionalPropertyTypes", "--module", "nodenext"];
+  for (const [lib, types] of [
+    ["es2022,esnext.disposable,dom", ""],
+    ["es2022,esnext.disposable", "node"],
+  ] as const) {
+    const words = [...strict, "--skipLibCheck", "false", "--lib", lib, "--types", types];
+    const run = spawnSync(process.execPath, [`${HERE}node_modules/typescript/bin/tsc`, ...words, program]);
+    assert.equal(String(run.stdout), "", lib);
+  }
+});
+
+test("a page's bundle needs no option, and has nothing of Node", async () => {
+  const { outputFiles, warnings } = await build({
+    stdin: { contents: 'import { load, rpc } from "portcall"; window.portcall = { load, rpc };', resolveDir: HERE },
+    bundle: true,
+    format: "esm",
+    write: false,
+    logLevel: "silent",
+  });
+  assert.deepEqual(warnings, []);
+  const [{ text }] = outputFiles as [(typeof outputFiles)[0]];
+  assert.deepEqual(text.match(/["']node:[^"']*/g), null);
+  assert(!text.includes("createConnection"));
 });
 
 test("the package has the version of the Python package, and needs no other", () => {
@@ -107,7 +122,10 @@ test("the packed packages work in an empty folder", () => {
   }
 });
 
-test("without core.wasm the error says how to make it", async () => {
-  const absent = new URL("js/nonesuch.wasm", ROOT);
-  await assert.rejects(load(absent), (error) => error instanceof ModuleLoadError && /make wasm/.test(error.message));
+test("a core that is not there is a ModuleLoadError, and a source of another kind a TypeError", async () => {
+  await assert.rejects(load(new URL("js/nonesuch.wasm", ROOT)), ModuleLoadError);
+  await assert.rejects(load(HERE), ModuleLoadError); // a folder
+  await assert.rejects(load(new Uint8Array([1, 2, 3])), ModuleLoadError);
+  const wrong = [{}, { backend: "wsm" }, { backend: "native", core: 1 }, null, 5, new Map()];
+  for (const source of wrong) await assert.rejects(load(source as never), TypeError, String(source));
 });

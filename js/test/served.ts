@@ -34,6 +34,11 @@ export const SERVED: Functions = {
   "demo.throwText": (text: string) => {
     throw text;
   },
+  "demo.failOddly": (text: string) => {
+    throw Object.assign(new Error(text), { name: "MyErr" });
+  },
+  "demo.huge": () => 2n ** 70n,
+  "demo.hugeLater": async () => [2n ** 70n][0],
   "demo.apply": (f: ServedFunction, x: unknown) => f(x),
   "demo.memory": (bytes: Uint8Array) => bytes.length,
   "demo.symbol": () => Symbol("s"),

@@ -4,7 +4,7 @@
 import assert from "node:assert/strict";
 import { after, before, describe, test } from "node:test";
 import { fileURLToPath } from "node:url";
-import { RemoteError, rpc } from "../src/index.js";
+import { PortcallError, RemoteError, type RPCError, rpc } from "../src/index.js";
 import { HandshakeStream } from "../src/rpc/transport/handshake_stream.js";
 import { openTransport } from "../src/rpc/transport/open.js";
 import { parseAddress } from "../src/rpc/transport/transport.js";
@@ -34,6 +34,33 @@ async function runPythonClient(
   assert.equal(line, "done");
   await ended(process);
 }
+
+test("a server for other machines has a token, or is insecure on purpose", async () => {
+  for (const address of ["0.0.0.0:0", "[::]:0"]) {
+    await assert.rejects(
+      listen({ address }),
+      (error) => error instanceof PortcallError && /insecure/.test(error.message),
+    );
+  }
+  for (const more of [{ token: TOKEN }, { insecure: true }])
+    await (await listen({ address: "0.0.0.0:0", ...more })).close();
+});
+
+test("a server that joins a server instead of a proxy is told so, and pauses longer each time", async () => {
+  const server = await listen();
+  const stop = new AbortController();
+  const pauses: rpc.JoinState[] = [];
+  let connects = 0;
+  const onState = (state: rpc.JoinState) => {
+    if (state.state === "connecting" && ++connects > 20) stop.abort();
+    if (state.state === "pausing" && pauses.push(state) === 2) stop.abort();
+  };
+  await rpc.join(server.address, { functions: {}, onState, signal: stop.signal });
+  await server.close();
+  const [first, second] = pauses as Extract<rpc.JoinState, { state: "pausing" }>[];
+  assert.equal((first!.error as RPCError).reason, "not-a-proxy");
+  assert.equal(second!.seconds, 2 * first!.seconds);
+});
 
 describe("a client in JavaScript", () => {
   let server: rpc.Server;
@@ -70,6 +97,11 @@ describe("a client in JavaScript", () => {
     await assert.rejects(limited.download("none"), { kind: "FileNotFoundError" });
     await assert.rejects(limited.empty([1], "int8", "cuda:0"), { kind: "DeviceError" });
     await small.close();
+  });
+
+  test("learns that a server without the core loads no libraries", async () => {
+    const loading = session.loadModule("k.wasm");
+    await assert.rejects(loading, (error: RemoteError) => /core: await load/.test(error.remoteMessage));
   });
 
   test("sends and fetches files in pieces", async () => {

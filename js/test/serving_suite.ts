@@ -55,7 +55,10 @@ export function testServing(listen: (options?: Partial<rpc.ListenOptions>) => Pr
         ["throwText", "RuntimeError"],
       ];
       for (const [name, kind] of kinds) await assert.rejects(call(name, "boom"), { kind, remoteMessage: "boom" });
+      await assert.rejects(call("failOddly", "boom"), { kind: "RuntimeError", remoteMessage: "MyErr: boom" });
       await assert.rejects(call("symbol"), { kind: "TypeError" });
+      await assert.rejects(call("huge"), { kind: "ValueError" });
+      await assert.rejects(call("hugeLater"), { kind: "ValueError" });
       assert.equal(await call("add", 1, 2), 3);
     });
 

@@ -55,6 +55,10 @@ StrPath = str | os.PathLike[str]
 LANGUAGE_OF_SUFFIX: dict[str, Language] = {".c": "c", ".cc": "c++", ".cpp": "c++", ".cxx": "c++"}
 LINKED_SUFFIXES = (".o", ".a")
 WASM = "wasm32"
+NO_EXCEPTIONS = (
+    " C++ is compiled without exceptions here, as always for wasm32, and portcall's headers for C++ need them: write"
+    " the kernel in C, with <portcall/c_api.h>"
+)
 # Names of zig: with vectors, and without constant expressions that Node 20 does not know.
 WASM_COMPILING = ("-target", "wasm32-wasi", "-mcpu=generic+simd128-extended_const")
 WASM_LINKING = (
@@ -341,11 +345,10 @@ def execute(command: Sequence[str], action: str) -> None:
         text = f"{action} failed: no end after {STEP_LIMIT:g} s.\nThe command was:\n  {shlex.join(command)}"
         raise CompileError(text, command=command) from error
     if done.returncode != 0:
-        raise CompileError(
-            f"{action} failed (exit {done.returncode}):\n{done.stdout}\nThe command was:\n  {shlex.join(command)}",
-            command=command,
-            output=done.stdout,
-        )
+        hint = NO_EXCEPTIONS if "with exceptions disabled" in done.stdout else ""
+        text = f"{action} failed (exit {done.returncode}):{hint}\n{done.stdout}"
+        text += f"\nThe command was:\n  {shlex.join(command)}"
+        raise CompileError(text, command=command, output=done.stdout)
 
 
 def system_compilers(language: Language) -> list[Compiler]:

@@ -57,7 +57,7 @@ def test_unmet_of_a_library_that_fits_is_empty() -> None:
     ],
 )
 def test_unmet_reports_another_machine_with_the_target(build: Build, said: str) -> None:
-    (problem,) = there(dataclasses.replace(LIBRARY, build=build))
+    (problem,) = there(dataclasses.replace(LIBRARY, build=build), symbols=("malloc",))  # which follows from it
     assert problem == (
         f"it is made for {said} and that machine is aarch64 (64-bit, little-endian), linux, glibc 2.31: compile it "
         "with portcall compile … --target aarch64-linux-gnu"

@@ -8,6 +8,7 @@ import { checkInt64, Float, isInteger, SMALL, TypeIndex } from "../values.js";
 import type { CoreMemory } from "./memory.js";
 
 export const CELL = 16; // bytes
+const DEEPEST = 500; // containers in containers
 const BODY = 24; // bytes of an object's header
 
 /** Undoes what a call borrowed: releases references, copies arrays back. */
@@ -31,6 +32,7 @@ export interface Objects {
 export class Cells {
   readonly #memory: CoreMemory;
   readonly #objects: Objects;
+  #depth = 0; // containers around the value that is written
 
   constructor(memory: CoreMemory, objects: Objects) {
     this.#memory = memory;
@@ -160,16 +162,19 @@ export class Cells {
       return this.#owned(at, type, handle, cleanup);
     }
     const items: unknown[] = isArray ? value : [...(value instanceof Map ? value : Object.entries(value))].flat(1);
+    if (this.#depth === DEEPEST) throw new RangeError("a value has too many levels, or contains itself");
     const { exports } = this.#memory;
     const place = this.#memory.allocate(CELL * items.length + 8);
     const out = place + CELL * items.length;
     const own: Cleanup = [];
+    this.#depth += 1;
     try {
       for (const [i, item] of items.entries()) this.put(place + CELL * i, item, own);
       const count = BigInt(isArray ? items.length : items.length / 2);
       this.#objects.check(exports[isArray ? "PortcallArrayCreate" : "PortcallMapCreate"](place, count, out));
       this.#owned(at, isArray ? TypeIndex.Array : TypeIndex.Map, this.#memory.words[out >> 2]!, cleanup);
     } finally {
+      this.#depth -= 1;
       this.#memory.free(place);
       for (const undo of own) undo();
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The core in WebAssembly: one registry of functions for JavaScript, C++ and kernels, in this process or page.
 
-import { checkBytes, checkText } from "../check.js";
+import { checkBytes, checkFunction, checkText, got } from "../check.js";
 import { Device } from "../device.js";
 import { dtype as asDtype, bytesOf, countOf, DataType, type TypedArray } from "../dtype.js";
 import { DeviceError, FunctionNotFoundError, ModuleLoadError, PortcallError } from "../errors.js";
@@ -14,6 +14,7 @@ import { systemImports } from "./imports.js";
 import { linkLibrary } from "./library.js";
 import { type CoreExports, CoreMemory } from "./memory.js";
 import { asError, bytesIn, CoreTensor, Module, type PackedFunc, symbolDispose } from "./objects.js";
+import { type CompiledModule, compileBytes, compileNow, readSource } from "./source.js";
 
 const PAGE = 1 << 16; // bytes of memory
 const OWN_MEMORY = 4 << 20; // bytes: of the core itself (core/web/Makefile)
@@ -78,6 +79,9 @@ export class WasmRuntime extends BaseRuntime implements Objects {
   #exports!: WebAssembly.Exports;
   #carrierType = -1; // of objects that only carry one of JavaScript
 
+  /** @internal Makes an error, as callers are to see it, of what a function of JavaScript threw. */
+  asThrown: (thrown: unknown) => Error = (thrown) => (thrown instanceof Error ? thrown : new Error(String(thrown)));
+
   /** @internal `load` makes runtimes. */
   static async start(module: WebAssembly.Module): Promise<WasmRuntime> {
     const runtime = new WasmRuntime();
@@ -128,6 +132,7 @@ export class WasmRuntime extends BaseRuntime implements Objects {
   /** Return a function of the registry.
    * @throws FunctionNotFoundError There is none of that name. */
   getGlobalFunc(name: string): PackedFunc {
+    checkText(name, "the name");
     const handle = this.#named(name, (text, out) => this.memory.exports.TVMFFIFunctionGetGlobal(text, out));
     if (!handle) throw new FunctionNotFoundError(`there is no function '${name}'`, name);
     return this.#wrapFunction(handle, name);
@@ -136,7 +141,8 @@ export class WasmRuntime extends BaseRuntime implements Objects {
   /** Register a function of JavaScript, for JavaScript, C++ and clients of this runtime.
    * @throws PortcallError There is one of that name already, unless `override` is set. */
   registerFunc(name: string, f: (...args: any[]) => unknown, options: { override?: boolean } = {}): void {
-    const handle = this.makeFunction(f);
+    checkText(name, "the name");
+    const handle = this.makeFunction(checkFunction(f, "what is registered"));
     try {
       this.#named(name, (text) => this.memory.exports.TVMFFIFunctionSetGlobal(text, handle, options.override ? 1 : 0));
     } finally {
@@ -210,7 +216,7 @@ export class WasmRuntime extends BaseRuntime implements Objects {
       this.#cells.put(result, value);
       return 0;
     } catch (error) {
-      this.#raise(error instanceof Error ? error : new Error(String(error)));
+      this.#raise(this.asThrown(error));
       return -1;
     } finally {
       this.#depth -= 1;
@@ -349,7 +355,7 @@ export class WasmRuntime extends BaseRuntime implements Objects {
       this.#cells.put(result, this.#settled!());
       return 0;
     } catch (error) {
-      this.#raise(error instanceof Error ? error : new Error(String(error)));
+      this.#raise(this.asThrown(error));
       return -1;
     } finally {
       this.#promise = undefined;
@@ -428,20 +434,14 @@ export class WasmRuntime extends BaseRuntime implements Objects {
    * graph and its parameters.
    * @throws ModuleLoadError It is not a library, or needs functions that the core does not have. */
   async loadModule(source: string | URL | Uint8Array): Promise<Module> {
-    const bytes = source instanceof Uint8Array ? source : await readBytes(source);
-    const library = readBundle(bytes)?.library ?? bytes;
-    return this.#open(await WebAssembly.compile(library as Uint8Array<ArrayBuffer>).catch(notWebAssembly), bytes);
+    const bytes = source instanceof Uint8Array ? source : await readSource(source);
+    return this.#open(await compileBytes(readBundle(bytes)?.library ?? bytes), bytes);
   }
 
   /** The same at once. Browsers allow that to workers, and to pages for small files only. */
   loadModuleSync(bytes: Uint8Array): Module {
     checkBytes(bytes, "the bytes of a library");
-    try {
-      const library = readBundle(bytes)?.library ?? bytes;
-      return this.#open(new WebAssembly.Module(library as Uint8Array<ArrayBuffer>), bytes);
-    } catch (error) {
-      return error instanceof WebAssembly.CompileError ? notWebAssembly(error) : raise(error);
-    }
+    return this.#open(compileNow(readBundle(bytes)?.library ?? bytes), bytes);
   }
 
   #open(library: WebAssembly.Module, file: Uint8Array): Module {
@@ -646,43 +646,33 @@ function refuseDevice(kind: string): void {
   throw new DeviceError("webgpu:0 is not open here: await openWebGpu(core) first, in a browser that has navigator.gpu");
 }
 
-function notWebAssembly(error: Error): never {
-  throw new ModuleLoadError(`it is not WebAssembly: ${error.message}`);
-}
+const PACKAGED = new URL("../../../core.wasm", import.meta.url);
 
 /**
  * Load the core: that of the package, or from a file of Node, a URL, bytes or a compiled module.
  *
- * Throws ModuleLoadError where there is no such file.
+ * Throws ModuleLoadError where it cannot be read, or is something else.
  */
-export async function loadWasm(
-  source: string | URL | Uint8Array | WebAssembly.Module = new URL("../../../core.wasm", import.meta.url),
-): Promise<WasmRuntime> {
-  if (source instanceof WebAssembly.Module) return WasmRuntime.start(source);
-  if (source instanceof Uint8Array)
-    return WasmRuntime.start(await WebAssembly.compile(source as Uint8Array<ArrayBuffer>));
-  if (isFile(source)) return loadWasm(await readBytes(source).catch((error) => missing(source, error)));
-  const answer = await fetch(source);
-  if (!answer.ok) missing(source, new Error(`${answer.status} ${answer.statusText}`));
-  return WasmRuntime.start(await WebAssembly.compileStreaming(answer));
-}
-
-function missing(source: string | URL, cause: Error): never {
-  throw new ModuleLoadError(`core.wasm is missing (${source}): run make wasm`, { cause });
-}
-
-/** Whether a name is one of a file of Node, not of something to fetch. */
-function isFile(source: string | URL): boolean {
-  return typeof process !== "undefined" && process.versions?.node !== undefined && !/^https?:/.test(String(source));
-}
-
-async function readBytes(source: string | URL): Promise<Uint8Array> {
-  if (!(source instanceof URL)) checkText(source, "the source");
-  if (isFile(source)) {
-    const { readFile } = await import("node:fs/promises");
-    return new Uint8Array(await readFile(source));
+export async function loadWasm(source: string | URL | Uint8Array | CompiledModule = PACKAGED): Promise<WasmRuntime> {
+  const module = source instanceof WebAssembly.Module ? source : await compileBytes(await readCore(source));
+  try {
+    return await WasmRuntime.start(module);
+  } catch (error) {
+    throw new ModuleLoadError(`it is WebAssembly, but not the core.wasm of portcall: ${(error as Error).message}`, {
+      cause: error,
+    });
   }
-  const answer = await fetch(source);
-  if (!answer.ok) throw new ModuleLoadError(`${source} cannot be fetched: ${answer.status} ${answer.statusText}`);
-  return new Uint8Array(await answer.arrayBuffer());
+}
+
+async function readCore(source: string | URL | Uint8Array | CompiledModule): Promise<Uint8Array> {
+  if (source instanceof Uint8Array) return source;
+  if (typeof source !== "string" && !(source instanceof URL)) {
+    throw new TypeError(
+      `load() takes { backend }, or core.wasm as a file, a URL, bytes or a module, got ${got(source)}`,
+    );
+  }
+  return readSource(source).catch((error) => {
+    const text = `core.wasm is missing: ${error.message}; it is a file of the npm package, which a page's host has to serve`;
+    throw new ModuleLoadError(`${text}; in a clone of portcall make wasm makes it`, { cause: error });
+  });
 }

@@ -9,6 +9,9 @@ import { bytesIn, type CoreTensor, checkFills, type Module } from "./objects.js"
 import { WasmRuntime } from "./runtime.js";
 import { type Kernel, readKernels } from "./wgsl.js";
 
+/** A GPUDevice, where the program that uses these types knows that. */
+export type GpuDevice = typeof globalThis extends { GPUDevice: { prototype: infer Device } } ? Device : any;
+
 const WEBGPU = device("webgpu");
 const ALIGNMENT = 64; // of the numbers of buffers: compiled code takes them for addresses
 const MOST_GROUPS = 65535; // on an axis
@@ -44,7 +47,7 @@ const opened = new WeakMap<Runtime, WebGpu>();
 /** Give the core in WebAssembly the device `webgpu:0`: the browser's, or one that is given, which has to have the features
  * and limits that kernels use. Sessions that are served by this core have it, too.
  * @throws DeviceError There is no WebGPU here. */
-export async function openWebGpu(core: Runtime, gpu?: GPUDevice): Promise<WebGpu> {
+export async function openWebGpu(core: Runtime, gpu?: GpuDevice): Promise<WebGpu> {
   if (!(core instanceof WasmRuntime))
     throw new TypeError("WebGPU needs the core in WebAssembly: load({ backend: 'wasm' })");
   const known = opened.get(core);
@@ -87,7 +90,7 @@ interface Built {
 
 /** The device `webgpu:0` of a core. */
 export class WebGpu {
-  readonly device: GPUDevice;
+  readonly device: GpuDevice;
   readonly #runtime: WasmRuntime;
   readonly #limit: number;
   readonly #memory = new Map<number, Memory>();
@@ -100,7 +103,7 @@ export class WebGpu {
   #told: Promise<void> = Promise.resolve();
 
   /** @internal `openWebGpu` makes it. */
-  constructor(runtime: WasmRuntime, gpu: GPUDevice, limit = Number.POSITIVE_INFINITY) {
+  constructor(runtime: WasmRuntime, gpu: GpuDevice, limit = Number.POSITIVE_INFINITY) {
     this.#runtime = runtime;
     this.device = gpu;
     this.#limit = limit;

@@ -6,10 +6,11 @@ import { createRequire } from "node:module";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
-import { checkBytes, checkText } from "../check.js";
+import { checkBytes, checkFunction, checkText } from "../check.js";
 import { BaseRuntime } from "../core/base.js";
 import type { Runtime } from "../core/interface.js";
 import type { CoreTensor, Module, PackedFunc } from "../core/objects.js";
+import { readSource } from "../core/source.js";
 import { dtype as asDtype, countOf, type DataType, type TypedArray } from "../dtype.js";
 import { FunctionNotFoundError, ModuleLoadError } from "../errors.js";
 import { type Addon, hooksOf } from "./hooks.js";
@@ -34,18 +35,22 @@ class NativeRuntime extends BaseRuntime {
   }
 
   getGlobalFunc(name: string): PackedFunc {
-    const found = this.#addon.getGlobal(name);
+    const found = this.#addon.getGlobal(checkText(name, "the name"));
     if (!found) throw new FunctionNotFoundError(`there is no function '${name}'`, name);
     return found;
   }
 
   registerFunc(name: string, f: (...args: any[]) => unknown, options: { override?: boolean } = {}): void {
-    this.#addon.register(name, f, options.override ?? false);
+    checkFunction(f, "what is registered");
+    this.#addon.register(checkText(name, "the name"), f, options.override ?? false);
   }
 
   async loadModule(source: string | URL | Uint8Array): Promise<Module> {
     if (source instanceof Uint8Array) return this.loadModuleSync(source);
-    return this.#load(source instanceof URL ? fileURLToPath(source) : checkText(source, "the source"));
+    const isUrl =
+      source instanceof URL ? source.protocol !== "file:" : /^https?:/.test(checkText(source, "the source"));
+    if (isUrl) return this.loadModuleSync(await readSource(source));
+    return this.#load(source instanceof URL ? fileURLToPath(source) : source);
   }
 
   loadModuleSync(bytes: Uint8Array): Module {
@@ -117,7 +122,11 @@ export function loadNative(): Runtime {
     const place = existsSync(join(built, "portcall.node")) ? built : name;
     runtime = new NativeRuntime(require(place), dirname(require.resolve(place)));
   } catch (error) {
-    throw new ModuleLoadError(`the package ${name} cannot be loaded: ${(error as Error).message}`, { cause: error });
+    const missing = (error as NodeJS.ErrnoException).code === "MODULE_NOT_FOUND";
+    const why = missing
+      ? `is not installed: npm install it beside portcall (in a clone of portcall, make npm packs it, and make addon builds it)`
+      : `cannot be loaded: ${(error as Error).message}`;
+    throw new ModuleLoadError(`the package ${name} ${why}`, { cause: error });
   }
   return runtime;
 }

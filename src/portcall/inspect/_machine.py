@@ -267,6 +267,7 @@ def problems_of(needs: Needs, machine: Machine, unmet: Unmet, *, here: bool) -> 
     if needs.build != machine.build:
         way_out = "run it on the other one, or " if here else ""
         yield f"it is made for {needs.build} and {this} machine is {machine}: {way_out}{compile_for(machine.target)}"
+        return  # what it needs beside that is another machine's, too
     if needs.abi not in (PLAIN, *machine.abis):
         yield (
             f"its functions are called in the {needs.abi} way ({ABIS[needs.abi]}), and portcall {machine.portcall}"

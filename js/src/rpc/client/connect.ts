@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Opening a session: connect, shake hands, wait in the server's queue, prove who we are; and ask why a session ended.
 
-import { checkArray, checkCallback, checkObject, checkSignal } from "../../check.js";
+import { checkArray, checkCallback, checkOptions, checkSignal } from "../../check.js";
 import {
   AuthenticationError,
   ConnectError,
@@ -47,28 +47,33 @@ import { askCopyLimit, Session } from "./session.js";
 
 export interface ConnectOptions {
   /** The key that the server was started with. */
-  key?: string;
+  key?: string | undefined;
   /** The server's token; in Node that of the environment variable PORTCALL_TOKEN unless given. With one, a server that
    * does not prove that it knows it is refused. */
-  token?: string;
+  token?: string | undefined;
   /** Speak TLS with `host:port`, in Node; a `wss://` address says so itself. */
-  tls?: boolean | TLSOptions;
+  tls?: boolean | TLSOptions | undefined;
   /** Seconds until the session must be open, the time in the server's queue included; 10 unless given, 0 for no limit. */
-  timeout?: number;
+  timeout?: number | undefined;
   /** Seconds that the session may last, on the server's clock; 0 for the server's own limit. */
-  sessionTimeout?: number;
+  sessionTimeout?: number | undefined;
   /** Seconds that the server may take for an answer; 0 for no limit. */
-  callTimeout?: number;
+  callTimeout?: number | undefined;
   /** The name of a session constructor of the server, and its arguments: `["rpc.Connect", host, port, key, false]` goes
    * one hop further. */
-  constructorArgs?: readonly WireValue[];
+  constructorArgs?: readonly WireValue[] | undefined;
   /** Takes what the server's code prints, where the server sends it. */
-  onOutput?: OnOutput;
+  onOutput?: OnOutput | undefined;
   /** Gives up opening the session. */
-  signal?: AbortSignal;
+  signal?: AbortSignal | undefined;
   /** Called with what is waited for, such as the server's words on its queue. */
-  onWait?: (what: string) => void;
+  onWait?: ((what: string) => void) | undefined;
 }
+
+const OPTIONS = [
+  ...(["key", "token", "tls", "timeout", "sessionTimeout", "callTimeout"] as const),
+  ...(["constructorArgs", "onOutput", "signal", "onWait"] as const),
+];
 
 /** The extensions that this client has (docs/wire.md, section 8). */
 const FEATURES = ["pipeline", "post", "traceback", "values"];
@@ -119,7 +124,7 @@ class Deadline {
  * @throws KeyMismatchError, AuthenticationError, VersionMismatchError The server refused, or is not to be trusted.
  * @throws SessionTimeoutError No session in time. */
 export async function connect(address: string, options: ConnectOptions = {}): Promise<Session> {
-  checkObject(options, "options");
+  checkOptions(options, OPTIONS);
   const target = withTls(parseAddress(address), options.tls ?? false);
   const peer = addressText(target);
   const key = checkKey(options.key ?? "");

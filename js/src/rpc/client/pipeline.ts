@@ -3,6 +3,7 @@
 // answers, and answers come in the same order.
 
 import {
+  RemoteError,
   RemoteProtocolError,
   type RPCError,
   SessionBrokenError,
@@ -146,7 +147,20 @@ export class Pipeline implements FrameHandler {
     });
   }
 
-  #send<T>(
+  async #send<T>(
+    code: number,
+    body: (writer: Writer) => void,
+    how: { read?: (reader: Reader) => T; into?: Uint8Array; payload?: Uint8Array | undefined },
+  ): Promise<T> {
+    try {
+      return await this.#answer(code, body, how);
+    } catch (error) {
+      if (error instanceof RemoteError) Error.captureStackTrace?.(error, this.#send); // that of who waits for the answer
+      throw error;
+    }
+  }
+
+  #answer<T>(
     code: number,
     body: (writer: Writer) => void,
     how: { read?: (reader: Reader) => T; into?: Uint8Array; payload?: Uint8Array | undefined },

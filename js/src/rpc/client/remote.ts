@@ -2,10 +2,11 @@
 // What a session owns, as it looks from here: functions, modules, tensors and objects. Each is freed with its last
 // reference, or by `dispose()`, or by `using`.
 
-import { checkView, got } from "../../check.js";
+import { checkText, checkView, got, withArticle } from "../../check.js";
 import type { Device } from "../../device.js";
-import { bytesOf, countOf, type DataType, dtype, dtypeOf, type TypedArray } from "../../dtype.js";
+import { bytesOf, countOf, type DataType, dtype, dtypeOf, isElements, type TypedArray } from "../../dtype.js";
 import { FunctionNotFoundError, RemoteProtocolError, SessionClosedError } from "../../errors.js";
+import { Tensor } from "../../tensor.js";
 import { TypeIndex } from "../../values.js";
 import { DescribedObject, decodeValue, encodeValue, isContainer, type Shape } from "../wire/by_value.js";
 import type { Reader, Writer } from "../wire/bytes.js";
@@ -89,21 +90,30 @@ function freeHandle(owner: Owner, handle: bigint): () => void {
 /** Return an argument as it is written.
  * @throws TypeError It belongs to another session, or cannot be sent.
  * @throws SessionClosedError It was disposed of. */
-export function asArgument(owner: Owner, value: unknown): WireValue {
+export function asArgument(owner: Owner, value: unknown, what = "an argument"): WireValue {
   if ((typeof value !== "object" && typeof value !== "function") || value === null) return value as WireValue;
   const reference = references.get(value);
   if (reference) {
-    if (reference.owner !== owner) throw new TypeError("an argument belongs to another session");
-    if (reference.disposed) throw new SessionClosedError("an argument was disposed of", { peer: owner.pipeline.peer });
+    if (reference.owner !== owner) throw new TypeError(`${what} belongs to another session`);
+    if (reference.disposed) throw new SessionClosedError(`${what} was disposed of`, { peer: owner.pipeline.peer });
     return reference.wire;
   }
-  if (typeof value === "function") throw new TypeError("a function of this process cannot be sent");
-  if (ArrayBuffer.isView(value) && !(value instanceof Uint8Array)) {
-    throw new TypeError(`a ${value.constructor.name} cannot be sent; send it with session.tensor() first`);
-  }
+  const remedy = remedyFor(value);
+  if (remedy) throw new TypeError(`${withArticle(value.constructor?.name ?? "Object")} cannot be sent: ${remedy}`);
   if (!isContainer(value)) return value as WireValue;
   if (owner.pipeline.has("values")) return new ByValue(encodeValue(value));
   throw new TypeError(`${owner.pipeline.peer} takes no containers by value`);
+}
+
+/** What to do with a value that is not sent as it is. */
+function remedyFor(value: object): string | undefined {
+  if (typeof value === "function") return "servers take no functions of JavaScript; register it where it is to run";
+  if (value instanceof Promise) return "await it first";
+  if (value instanceof Tensor) return "make it one of the session, session.tensor(x.data, x.shape, x.dtype)";
+  if (value instanceof ArrayBuffer) return "send its bytes, new Uint8Array(x)";
+  if (!ArrayBuffer.isView(value) || value instanceof Uint8Array) return undefined;
+  if (isElements(value)) return "make a tensor of it, session.tensor(x)";
+  return "send its bytes, new Uint8Array(x.buffer, x.byteOffset, x.byteLength)";
 }
 
 /** Call a function by its handle. */
@@ -164,8 +174,8 @@ export function handleIn(value: WireValue): bigint {
 export function remoteFunction(owner: Owner, handle: bigint, name: string): RemoteFunction {
   const free = freeHandle(owner, handle);
   const call = async (...args: RemoteValue[]): Promise<any> => {
-    asArgument(owner, call); // throws once it is disposed of
-    return callHandle(owner, handle, args);
+    asArgument(owner, call, "the function"); // throws once it is disposed of
+    return await callHandle(owner, handle, args); // await, so that the stack of an error has who called
   };
   const dispose = () => disposeOf(call, free);
   Object.defineProperty(call, "name", { value: name });
@@ -231,6 +241,7 @@ export class RemoteModule extends Proxied {
   /** Return a function of the module, or of those that it imports.
    * @throws FunctionNotFoundError It has none of that name. */
   async get(name: string): Promise<RemoteFunction> {
+    checkText(name, "the name");
     const find = await this.owner.get("tvm.rpc.server.ModuleGetFunction");
     const found: RemoteFunction | null = await find(this, name, true);
     if (!found) throw new FunctionNotFoundError(`the module has no function '${name}'`, name);
@@ -296,6 +307,7 @@ export class RemoteTensor extends Proxied {
       (into === undefined ? undefined : checkView(into, "into")) ??
       (new this.dtype.arrayClass(new ArrayBuffer(size)) as Into);
     if (target.byteLength !== size) throw new RangeError(`the tensor has ${size} bytes, not ${target.byteLength}`);
+    this.#checkElements(target);
     const bytes = bytesOf(target);
     this.#check();
     await Promise.all(
@@ -318,8 +330,7 @@ export class RemoteTensor extends Proxied {
     }
     if (checkView(source, "source").byteLength !== size)
       throw new RangeError(`the tensor has ${size} bytes, the array ${source.byteLength}`);
-    const raw = source instanceof Uint8Array || source instanceof this.dtype.arrayClass;
-    if (!raw) throw new TypeError(`a tensor of ${this.dtype} takes no elements of type ${dtypeOf(source)}`);
+    this.#checkElements(source);
     const bytes = bytesOf(source);
     await Promise.all(
       this.#blocks(size).map(([at, end]) =>
@@ -344,8 +355,14 @@ export class RemoteTensor extends Proxied {
   }
 
   #check(): void {
-    asArgument(this.owner, this);
-    if (this.#base) asArgument(this.owner, this.#base);
+    asArgument(this.owner, this, "the tensor");
+    if (this.#base) asArgument(this.owner, this.#base, "the tensor that this one shows");
+  }
+
+  /** @throws TypeError An array shows elements of another type. */
+  #checkElements(array: TypedArray): void {
+    if (array instanceof Uint8Array || array instanceof this.dtype.arrayClass) return;
+    throw new TypeError(`a tensor of ${this.dtype} has no elements of type ${dtypeOf(array)}`);
   }
 
   /** Parts of a copy that servers with a limit take, as start and end. */

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A session with a server, in use.
 
-import { checkView } from "../../check.js";
+import { checkText, checkView } from "../../check.js";
 import { device as asDevice, Device } from "../../device.js";
 import { dtype as asDtype, countOf, type DataType, dtypeOf, type TypedArray } from "../../dtype.js";
 import { FunctionNotFoundError, RemoteProtocolError } from "../../errors.js";
@@ -67,7 +67,7 @@ export class Session {
   /** Return a function that the server offers.
    * @throws FunctionNotFoundError It offers none of that name. */
   async getFunction<Result = any>(name: string): Promise<RemoteFunction<Result>> {
-    return (await this.#find(name)) ?? this.#missing(name);
+    return (await this.#find(checkText(name, "the name"))) ?? this.#missing(name);
   }
 
   #missing(name: string): never {
@@ -96,13 +96,14 @@ export class Session {
   /** Load a library that was uploaded, and return its functions.
    * @throws RemoteError The server cannot load it. */
   async loadModule(path: string): Promise<RemoteModule> {
-    return (await this.#owner.get("tvm.rpc.server.load_module"))(path);
+    checkText(path, "path");
+    return await (await this.#owner.get("tvm.rpc.server.load_module"))(path);
   }
 
   /** Return the functions of code that is linked into the server. */
   async systemLib(prefix = ""): Promise<RemoteModule> {
     const get = await this.#owner.get("ffi.SystemLib");
-    return prefix ? get(prefix) : get();
+    return await (prefix ? get(prefix) : get());
   }
 
   /** Return a function that takes the arguments of a function that the server offers, and times it there.

@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is asked of a time evaluator, and what it answers. No I/O here.
 
-import { checkObject } from "../../check.js";
+import { checkNumber, checkOptions } from "../../check.js";
 import { type Device, device } from "../../device.js";
 import { RemoteProtocolError } from "../../errors.js";
 
 export interface TimingOptions {
   /** The device to wait for; `cpu` unless given. */
-  device?: string | Device;
+  device?: string | Device | undefined;
   /** Calls of a measurement; 10 unless given. */
-  number?: number;
+  number?: number | undefined;
   /** Measurements; 1 unless given. */
-  repeat?: number;
+  repeat?: number | undefined;
   /** Milliseconds that a measurement takes at least: it makes more calls until it does. */
-  minRepeatMs?: number;
+  minRepeatMs?: number | undefined;
   /** Milliseconds of pause after each measurement. */
-  cooldownIntervalMs?: number;
+  cooldownIntervalMs?: number | undefined;
   /** Bytes of memory to move before each measurement, so that caches are cold. */
-  cacheFlushBytes?: number;
+  cacheFlushBytes?: number | undefined;
 }
 
 /** Seconds of a call, for each measurement. */
@@ -40,6 +40,7 @@ export class Timing {
   }
 }
 
+const OPTIONS = ["device", "number", "repeat", "minRepeatMs", "cooldownIntervalMs", "cacheFlushBytes"] as const;
 const ZERO_TIMES = 100; // measurements of no time at all after which that is believed
 
 /** Return what `runtime.RPCTimeEvaluator` takes after the module and the name (docs/wire.md, section 6). */
@@ -50,7 +51,9 @@ export function timingArguments(options: TimingOptions): (number | string)[] {
     minRepeatMs = 0,
     cooldownIntervalMs = 0,
     cacheFlushBytes = 0,
-  } = checkObject(options, "options");
+  } = checkOptions(options, OPTIONS);
+  const numbers = { number, repeat, minRepeatMs, cooldownIntervalMs, cacheFlushBytes };
+  for (const [name, value] of Object.entries(numbers)) checkNumber(value, name);
   const where = device(options.device ?? "cpu");
   const cooldownRepeats = 1; // a pause after every measurement
   const before = ""; // no function to call before each measurement

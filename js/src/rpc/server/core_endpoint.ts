@@ -45,10 +45,6 @@ function readerOf(runtime: WasmRuntime): (bytes: Uint8Array) => unknown {
   return (bytes) => decodeValue(bytes, make);
 }
 
-function raiseServed(error: unknown): never {
-  throw asServed(error);
-}
-
 /** What of the core every session may use. */
 const OFFERED = [
   "tvm.rpc.server.*",
@@ -77,6 +73,7 @@ export class CoreEndpoint extends ServedSession {
   /** Offer functions, and what the core has for sessions. The runtime is the session's own. */
   constructor(transport: Transport, runtime: WasmRuntime, functions: ServedFunctions, features: readonly string[]) {
     super(transport);
+    runtime.asThrown = asServed;
     runtime.registerFunc("portcall.rpc.ValueToBytes", toBytes);
     runtime.registerFunc("portcall.rpc.ValueFromBytes", readerOf(runtime));
     for (const [name, body] of functions) runtime.registerFunc(name, this.#lending(runtime, body), { override: true });
@@ -103,19 +100,14 @@ export class CoreEndpoint extends ServedSession {
     this.#waiting = [];
   }
 
-  /** Errors get the names of Python's classes. Tensors are lent for the call. */
+  /** Tensors are lent for the call. */
   #lending(runtime: WasmRuntime, body: ServedFunction): ServedFunction {
     const lending = (inner: ServedFunction) => this.#lending(runtime, inner);
     return (...args) => {
       for (const value of args) if (value instanceof CoreTensor) this.#lent.push(value);
-      try {
-        const result = body(...args);
-        if (result instanceof Promise) return result.catch(raiseServed);
-        const own = typeof result === "function" && !runtime.handleOf(result); // not the core's
-        return own ? lending(result as ServedFunction) : result;
-      } catch (error) {
-        return raiseServed(error);
-      }
+      const result = body(...args);
+      const own = typeof result === "function" && !runtime.handleOf(result); // not the core's
+      return own ? lending(result as ServedFunction) : result;
     };
   }
 

@@ -30,8 +30,9 @@ export function asServed(error: unknown): ServedError {
   if (error instanceof RemoteError && error.kind) return new ServedError(error.kind, error.remoteMessage);
   const { kind } = error as { kind?: unknown }; // of an error of the core
   if (typeof kind === "string" && NAME.test(kind)) return new ServedError(kind, error.message);
-  const name = NAMES[error.name] ?? (NAME.test(error.name) ? error.name : "RuntimeError");
-  return new ServedError(name, error.message);
+  const name = NAMES[error.name] ?? (NAME.test(error.name) ? error.name : undefined);
+  if (name) return new ServedError(name, error.message);
+  return new ServedError("RuntimeError", `${error.name}: ${error.message}`); // no name that the wire has
 }
 
 export function errorText(error: unknown): string {

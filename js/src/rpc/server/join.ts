@@ -39,13 +39,14 @@ export type JoinState =
 
 export interface JoinOptions extends ServeOptions {
   /** Leaves the proxy, and ends the session. */
-  signal?: AbortSignal;
+  signal?: AbortSignal | undefined;
   /** Called when what the server does changes. */
-  onState?: (state: JoinState) => void;
+  onState?: ((state: JoinState) => void) | undefined;
 }
 
 const FIRST_PAUSE = 0.5; // seconds
 const LONGEST_PAUSE = 30;
+const AT_ONCE = 500; // milliseconds: a proxy that has no client refuses after seconds
 const PROGRESS_PAUSE = 250; // milliseconds
 
 /** Serve functions of this process through a proxy of portcall or TVM, one session after the other, until the signal.
@@ -53,7 +54,7 @@ const PROGRESS_PAUSE = 250; // milliseconds
  * @param address of the proxy: `ws://lab:9190/ws`, or `lab:9190` in Node. */
 export async function join(address: string, options: JoinOptions): Promise<void> {
   const target = parseAddress(address);
-  const settings = settingsOf(options);
+  const settings = settingsOf(options, ["signal", "onState"]);
   checkCallback(options.onState, "onState");
   const signal = checkSignal(options.signal, "signal") ?? new AbortController().signal;
   const tell = options.onState ?? (() => {});
@@ -86,10 +87,17 @@ async function serveOnce(
     const ours = greeting("server", settings.key, wordsFor(settings));
     const stream = new HandshakeStream(transport);
     transport.send(ours);
+    const begin = performance.now();
     tell({ state: "waiting" });
     const message = await stream.next();
     if (!message) throw new RPCError(`${transport.peer} closed the connection`, { peer: transport.peer });
-    if (message.code === MISMATCH) return false;
+    if (message.code === MISMATCH) {
+      if (performance.now() - begin > AT_ONCE) return false;
+      throw new RPCError(
+        `${transport.peer} refused at once, as a server does: give the address of a proxy, such as portcall farm`,
+        { peer: transport.peer, reason: "not-a-proxy" },
+      );
+    }
     checkAccepted(message.code, settings.key);
     const hello = parseGreeting(message.text, "client");
     const features = commonFeatures(settings, hello);

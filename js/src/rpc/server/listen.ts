@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A server that listens, in Node.
 
-import type { AddressInfo } from "node:net";
-import { checkCallback, checkText } from "../../check.js";
+import { checkCallback, checkFlag, checkText, isNode } from "../../check.js";
+import { PortcallError } from "../../errors.js";
 import { encodeText } from "../../text.js";
 import { HandshakeStream } from "../transport/handshake_stream.js";
 import { type Address, addressText, parseAddress, type Transport } from "../transport/transport.js";
@@ -29,9 +29,11 @@ import {
 
 export interface ListenOptions extends ServeOptions {
   /** Where to listen: `127.0.0.1:9090` unless given; port 0 takes a free one. `unix:/path` works, too. */
-  address?: string;
+  address?: string | undefined;
+  /** Listen at an address for other machines without a token: anybody there can use this server. */
+  insecure?: boolean | undefined;
   /** Called when a session has opened, with the address of its client, and when it has ended. */
-  onSession?: (peer: string, ended?: Ending) => void;
+  onSession?: ((peer: string, ended?: Ending) => void) | undefined;
 }
 
 const HANDSHAKE_TIMEOUT = 10_000; // milliseconds
@@ -58,20 +60,23 @@ export class Server {
 
 /** Serve functions of this process to clients of portcall and TVM. Every session shares this process: a function that never
  * returns stops all of them.
- * @throws Error The address is taken. */
+ * @throws PortcallError The address is taken, is for other machines and there is no token, or this is a page. */
 export async function listen(options: ListenOptions): Promise<Server> {
-  const settings = settingsOf(options);
+  const settings = settingsOf(options, ["address", "insecure", "onSession"]);
   checkCallback(options.onSession, "onSession");
   const address = addressToListen(options.address ?? "127.0.0.1:9090");
-  const [{ createServer }, { SocketTransport }] = await Promise.all([
-    import("node:net"),
-    import("../transport/tcp.js"),
-  ]);
+  if (!settings.token && !checkFlag(options.insecure, "insecure") && !isLocal(address)) {
+    throw new PortcallError(
+      `${addressText(address)} is for other machines, and anybody there could use this server: give a token, ` +
+        "set PORTCALL_TOKEN, or say insecure: true",
+    );
+  }
+  if (!isNode()) throw new PortcallError("a page cannot listen: join() a proxy, through which clients reach it");
+  const { openListener } = await import("../transport/tcp.js");
   const running = new Set<() => void>();
   const door = new Door(settings);
-  const listener = createServer((socket) => {
-    const peer = socket.remoteAddress ? `${socket.remoteAddress}:${socket.remotePort}` : "a local process";
-    const transport = new SocketTransport(socket, peer);
+  const listener = await openListener(address, MOST_CONNECTIONS, (transport) => {
+    const { peer } = transport;
     let abort = () => transport.abort();
     const end = () => abort();
     running.add(end);
@@ -85,25 +90,25 @@ export async function listen(options: ListenOptions): Promise<Server> {
       .catch(() => transport.abort()) // an error of one client ends its connection, and nothing else
       .finally(() => running.delete(end));
   });
-  listener.maxConnections = MOST_CONNECTIONS;
-  await new Promise<void>((resolve, reject) => {
-    listener.once("error", reject);
-    const where = address.kind === "unix" ? { path: address.path } : { host: address.host, port: address.port };
-    listener.listen(where, resolve);
-  });
-  const bound = address.kind === "tcp" ? { ...address, port: (listener.address() as AddressInfo).port } : address;
-  return new Server(addressText(bound), async () => {
-    const closed = new Promise((resolve) => listener.close(resolve));
+  return new Server(addressText(listener.address), async () => {
+    const closed = listener.close();
     for (const abort of running) abort();
     await closed;
   });
 }
 
-function addressToListen(text: string): Exclude<Address, { kind: "websocket" }> {
+/** @internal Read an address, whose port may be 0.
+ * @throws TypeError It is none to listen at. */
+export function addressToListen(text: string): Exclude<Address, { kind: "websocket" }> {
   const anyPort = /^(.*):0$/.exec(checkText(text, "the address"));
   const address = parseAddress(anyPort ? `${anyPort[1]}:1` : text);
   if (address.kind === "websocket") throw new TypeError("this server listens at host:port or unix:/path; see join()");
   return anyPort && address.kind === "tcp" ? { ...address, port: 0 } : address;
+}
+
+/** @internal Tell whether only this machine can connect to an address. */
+export function isLocal(address: Address): boolean {
+  return address.kind !== "tcp" || /^(localhost|127\..*|::1)$/.test(address.host);
 }
 
 /** What a client asks with, later, why its session ended; no other client knows the secret. */

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What all servers share: which functions they offer, and how a session is served.
 
-import { checkObject, got } from "../../check.js";
+import { checkObject, checkOptions, got } from "../../check.js";
 import type { Runtime } from "../../core/interface.js";
 import { WasmRuntime } from "../../core/runtime.js";
 import { shareWebGpu } from "../../core/webgpu.js";
@@ -20,6 +20,7 @@ import {
 } from "../wire/handshake.js";
 import { CORE_FEATURES, CoreEndpoint } from "./core_endpoint.js";
 import { Endpoint } from "./endpoint.js";
+import { ServedError } from "./error_text.js";
 import { Files } from "./files.js";
 import { LocalSession, MemoryBudget, type ServedFunction } from "./local_session.js";
 import { moduleFunctions } from "./modules.js";
@@ -34,18 +35,20 @@ export interface ServeOptions {
   functions: Functions;
   /** The core, from `load()`: with it clients send libraries of kernels and bundles (.wasm) and call them. Each session has
    * a runtime of its own. */
-  core?: Runtime;
+  core?: Runtime | undefined;
   /** The key that clients give. */
-  key?: string;
+  key?: string | undefined;
   /** A token that clients must prove to know; in Node that of the environment variable PORTCALL_TOKEN unless given. */
-  token?: string;
+  token?: string | undefined;
   /** Seconds that a session may last; 0 for no limit. A client may ask for less. */
-  sessionTimeout?: number;
+  sessionTimeout?: number | undefined;
   /** Bytes of memory and files that a session may use; 1 GiB unless given. */
-  memoryLimit?: number;
+  memoryLimit?: number | undefined;
 }
 
-/** What a server was asked for, checked. */
+const OPTIONS = ["functions", "core", "key", "token", "sessionTimeout", "memoryLimit"] as const;
+
+/** @internal What a server was asked for, checked. */
 export interface Settings {
   readonly functions: Functions;
   readonly core: WasmRuntime | undefined;
@@ -55,10 +58,12 @@ export interface Settings {
   readonly memoryLimit: number;
 }
 
-export function settingsOf(options: ServeOptions): Settings {
-  const token = tokenOf(checkObject(options, "options").token);
+/** @internal Check options; `more` are those that the kind of server has beside those of all. */
+export function settingsOf<T extends ServeOptions>(options: T, more: readonly (keyof T & string)[]): Settings {
+  const token = tokenOf(checkOptions(options, [...OPTIONS, ...more]).token);
   const memoryLimit = options.memoryLimit ?? 2 ** 30;
   if (!(memoryLimit >= 0)) throw new RangeError(`invalid memoryLimit ${memoryLimit} (must be a number of bytes)`);
+  if (Array.isArray(options.functions)) throw new TypeError("functions must be an object with names, got an array");
   for (const [name, value] of entriesOf(checkObject(options.functions, "functions"))) {
     if (typeof value !== "function") throw new TypeError(`'${name}' must be a function, got ${got(value)}`);
   }
@@ -98,13 +103,13 @@ const TESTING: [string, ServedFunction][] = [
   ["testing.echo", (value) => value],
 ];
 
-/** The extensions that a session may use: those that both sides have. */
+/** @internal The extensions that a session may use: those that both sides have. */
 export function commonFeatures(settings: Settings, hello: Greeting): string[] {
   const theirs = hello.options.get("features")?.split(",") ?? [];
   return settings.core ? CORE_FEATURES.filter((name) => theirs.includes(name)) : [];
 }
 
-/** Serve a session on a connection whose handshake is done, and return how it ended; `rest` came after the handshake.
+/** @internal Serve a session on a connection whose handshake is done, and return how it ended; `rest` came after the handshake.
  * `begun` is given what ends the session at once; the handshake has told the client the `features`. */
 export async function serveSession(
   transport: Transport,
@@ -156,9 +161,21 @@ function coreEndpoint(
   return endpoint;
 }
 
+function refuseLibrary(): never {
+  throw new ServedError(
+    "RuntimeError",
+    'this server has no core to load libraries into: give rpc.listen or rpc.join { core: await load({ backend: "wasm" }) }',
+  );
+}
+
 function scriptEndpoint(transport: Transport, settings: Settings): Endpoint {
   const budget = new MemoryBudget(settings.memoryLimit);
-  const functions = new Map([...TESTING, ...new Files(budget).functions(), ...entriesOf(settings.functions)]);
+  const functions = new Map([
+    ...TESTING,
+    ["tvm.rpc.server.load_module", refuseLibrary],
+    ...new Files(budget).functions(),
+    ...entriesOf(settings.functions),
+  ]);
   if (!functions.has("runtime.RPCTimeEvaluator")) functions.set("runtime.RPCTimeEvaluator", timeEvaluators(functions));
   return new Endpoint(transport, new LocalSession(functions, budget));
 }

@@ -2,9 +2,9 @@
 // TCP, with TLS or without, and Unix sockets, in Node.
 
 import { readFile } from "node:fs/promises";
-import { createConnection, isIP, type Socket } from "node:net";
+import { type AddressInfo, createConnection, createServer, isIP, type Socket } from "node:net";
 import { type ConnectionOptions, connect as connectTls } from "node:tls";
-import { AuthenticationError, ConnectError } from "../../errors.js";
+import { AuthenticationError, ConnectError, PortcallError } from "../../errors.js";
 import { type Address, addressText, Inbox, type Receiver, type TLSOptions, type Transport } from "./transport.js";
 
 const KEEP_ALIVE = 20_000; // milliseconds of silence after which a dead peer is looked for
@@ -83,6 +83,38 @@ export async function openSocket(
       resolve(new SocketTransport(socket, peer));
     });
   });
+}
+
+/** Listen at an address, and give connections to `serve`. Return where it listens, and what ends that.
+ * @throws Error The address is taken, or is not this machine's. */
+export async function openListener(
+  address: Exclude<Address, { kind: "websocket" }>,
+  mostConnections: number,
+  serve: (transport: Transport) => void,
+): Promise<{ address: Address; close(): Promise<void> }> {
+  const listener = createServer((socket) => {
+    const peer = socket.remoteAddress ? `${socket.remoteAddress}:${socket.remotePort}` : "a local process";
+    serve(new SocketTransport(socket, peer));
+  });
+  listener.maxConnections = mostConnections;
+  await new Promise<void>((resolve, reject) => {
+    listener.once("error", (error: NodeJS.ErrnoException) => reject(asListenError(error, address)));
+    const where = address.kind === "unix" ? { path: address.path } : { host: address.host, port: address.port };
+    listener.listen(where, resolve);
+  });
+  const bound = address.kind === "tcp" ? { ...address, port: (listener.address() as AddressInfo).port } : address;
+  return { address: bound, close: () => new Promise((resolve) => listener.close(() => resolve())) };
+}
+
+function asListenError(error: NodeJS.ErrnoException, address: Address): PortcallError {
+  const reasons: Record<string, string> = {
+    EADDRINUSE: "something listens there already; end that, or take another port (0 takes a free one)",
+    EADDRNOTAVAIL: "this machine does not have that address",
+    EACCES: "this user may not listen there",
+    ENOTFOUND: "the host name is not known",
+  };
+  const why = reasons[error.code ?? ""] ?? error.message;
+  return new PortcallError(`cannot listen at ${addressText(address)}: ${why}`, { cause: error });
 }
 
 function begin(address: Exclude<Address, { kind: "websocket" }>, secure: ConnectionOptions | undefined): Socket {

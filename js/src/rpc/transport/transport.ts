@@ -56,12 +56,12 @@ export class Inbox {
 /** How to check a server, and how to show who we are; all are files (PEM) for Node. */
 export interface TLSOptions {
   /** Certificates to trust; those that Node comes with unless given. */
-  ca?: string;
+  ca?: string | undefined;
   /** Our own certificate, where the server asks for one, and its key, where that is not in the same file. */
-  certificate?: string;
-  key?: string;
+  certificate?: string | undefined;
+  key?: string | undefined;
   /** The name to expect in the server's certificate; the host's unless given. */
-  serverName?: string;
+  serverName?: string | undefined;
 }
 
 export type Address =

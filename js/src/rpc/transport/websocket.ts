@@ -84,7 +84,9 @@ export async function openWebSocket(url: string, signal: AbortSignal): Promise<T
     // Browsers do not tell why, so that pages cannot look into networks. Does nothing once the promise is resolved.
     const fail = () => {
       signal.removeEventListener("abort", abandon);
-      reject(new ConnectError(`cannot connect to ${url}`, { peer: url, reason: "refused" }));
+      const text = `cannot connect to ${url}: nobody listens there, or no proxy does, or it refuses this page`;
+      const remedy = "a server of portcall is not reached by ws://, but at host:port from Node, or through a proxy";
+      reject(new ConnectError(`${text}; ${remedy}`, { peer: url, reason: "refused" }));
     };
     socket.addEventListener("error", fail);
     socket.addEventListener("close", () => {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Values as they lie on the wire: sequences of type index and payload (docs/wire.md, section 3). No I/O here.
 
+import { withArticle } from "../../check.js";
 import { Device } from "../../device.js";
 import { DataType } from "../../dtype.js";
 import { RemoteProtocolError } from "../../errors.js";
@@ -166,7 +167,7 @@ function writeObject(writer: Writer, value: object | null, form: Form): void {
     writer.i32(value.type);
     return writer.i32(value.index);
   }
-  throw new TypeError(`a ${value.constructor?.name ?? "object"} cannot be sent`);
+  throw new TypeError(`${withArticle(value.constructor?.name ?? "object")} cannot be sent`);
 }
 
 export function readValue(reader: Reader): WireValue {
