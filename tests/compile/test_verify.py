@@ -23,7 +23,8 @@ from compile.reference import check, make
 from compile.test_models import branches, random
 from portcall.cli import cli
 from portcall.compile import _math, _verify
-from portcall.errors import ModelError, WrongResultsError
+from portcall.errors import ModelError, ModuleLoadError, WrongResultsError
+from portcall.inspect import check_file
 
 pytestmark = pytest.mark.peers
 
@@ -242,3 +243,13 @@ def test_onnx_refuses_shapes_that_do_not_fit_the_model() -> None:
     model = make([node], {"x": ("h", "w")}, ["y"], {"w": np.ones((3, 4), "float32")})
     with pytest.raises(ModelError, match=r"Add.*'x' \[5, 4\]"):
         portcall.compile.onnx(model, shapes={"x": (5, 4)}, check=False)
+
+
+def test_a_library_for_the_relax_vm_has_a_seal(tmp_path: Path, vm_pools: None) -> None:
+    made = portcall.compile.onnx(scaled(), runtime="vm", check=False).save(tmp_path / "m.so")
+    check_file(made)
+    data = bytearray(made.read_bytes())
+    data[len(data) // 2] ^= 1
+    made.write_bytes(data)
+    with pytest.raises(ModuleLoadError):
+        check_file(made)
