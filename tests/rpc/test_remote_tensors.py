@@ -299,8 +299,11 @@ def test_remote_call_of_compiled_code_refuses_read_only_arrays(
         assert (raised.value.function, raised.value.position) == ("add_one", 1)
         with pytest.raises(errors.ArgumentError, match="writable"):
             add_one.future(x, y).result()
-        add_one(portcall.ReadOnly(x), portcall.ReadOnly(y))
-        add_one.future(portcall.ReadOnly(x), portcall.ReadOnly(y)).result()
+        out, later = np.zeros(16, "float32"), np.zeros(16, "float32")
+        add_one(portcall.ReadOnly(y), out)
+        add_one.future(portcall.ReadOnly(y), later).result()
+        assert (out == 1).all()
+        assert (later == 1).all()
         with pytest.raises(errors.ArgumentError, match="writable"), remote.pipeline():
             add_one(y, x)
     assert not y.any()
