@@ -70,6 +70,12 @@ check: lint test test-rest core-test-asan core-test-tsan core-test-32 test-board
 test-rest: venv build $(REDIS) $(POCL) $(CHROMIUM) ## the Python tests that `make test` leaves out: slow ones, and those of Redis, OpenCL, Chromium
 	$(PY) -m pytest -n auto -m slow
 
+.PHONY: slow-tests
+slow-tests: venv build $(REDIS) $(POCL) $(CHROMIUM) ## measure all Python tests, and list those that `make test` leaves out: tests/slow.txt
+	rm -f build/test-costs.jsonl
+	PYTHONPATH=tests $(PY) -m pytest -n auto -m "not campaign" -p costs
+	$(PY) tests/costs.py
+
 # $(call core-test,DIRECTORY,CMAKE OPTIONS,RUNNER): configure, compile and run the core's tests, without Python.
 define core-test
 	cmake -S . -B build/$1 -G Ninja --log-level=WARNING -DPORTCALL_PYTHON=OFF -DPORTCALL_TESTS=ON $2

@@ -24,6 +24,7 @@ from hypothesis import settings
 import portcall
 import portcall.graph.ir
 import portcall.rpc
+from costs import SLOW, function_of
 from kernels import libraries as kernel_libraries
 from portcall import _core, testing, toolchain
 from portcall._module import SESSION_LIBRARY, VM_LIBRARY, load_plugin
@@ -45,6 +46,8 @@ settings.register_profile("explore", deadline=None)
 settings.load_profile("same")
 
 NATIVE = Path(__file__).parent / "native"
+# Files whose tests need Redis, OpenCL or Chromium.
+NEED_MORE = {"test_browser.py", "test_forwarding.py", "test_opencl.py", "test_redis.py", "test_redis_faults.py"}
 FAILED = pytest.StashKey[bool]()
 ORDER = pytest.StashKey[TextIO]()
 
@@ -72,9 +75,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out = [item for item in items if board.reason_to_leave_out(item.name)]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
+    slow = {line.partition(" ")[0] for line in SLOW.read_text().splitlines()}
     for item in items:
-        if "libraries" in getattr(item, "fixturenames", ()):  # apache-tvm compiles them
+        fixtures = getattr(item, "fixturenames", ())
+        if "libraries" in fixtures:  # apache-tvm compiles them
             item.add_marker(pytest.mark.peers)
+        needs_more = "opencl_plugin" in fixtures or item.path.name in NEED_MORE
+        if function_of(item.nodeid) in slow or needs_more:
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session")

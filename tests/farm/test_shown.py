@@ -46,6 +46,7 @@ def test_store_refuses_addresses_without_repeating_their_secrets(url: str) -> No
     assert "hid" not in str(caught.value)
 
 
+@pytest.mark.slow  # needs Redis
 def test_redis_errors_do_not_show_the_password() -> None:
     with redis_server("--requirepass", "hidden") as server:
         url = server.url.replace("unix://", "unix://:hidden@")
