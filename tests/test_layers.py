@@ -363,9 +363,10 @@ HEADER_LAYERS = [
 # Folders of the core, from the bottom up. Folders of one line do not know each other.
 FOLDER_LAYERS = [["bytes"], ["runtime"], ["classic"], ["loader"], ["rpc", "graph"], ["web"]]
 # Libraries and a program of their own: they include public headers, core/bytes (headers alone) and their own files; the
-# program has files of ir and session in it, too; session has one of ir.
+# program has files of ir and session in it, too; session has one of ir, and
+# the loader's reader of ELF files.
 LIBRARY_FOLDERS = ["board", "devices", "ir", "session", "vm"]
-LINKED_FOLDERS = {"board": {"ir", "session"}, "session": {"ir"}, "web": {"ir"}}
+LINKED_FOLDERS = {"board": {"ir", "session"}, "session": {"ir", "loader"}, "web": {"ir"}}
 # Not part of a library: they may include everything.
 FREE_FOLDERS = ["tests", "fuzz"]
 

@@ -49,9 +49,11 @@ struct Seal {
 };
 constexpr char kSealMark[] = "PCSEALED";
 
+constexpr size_t kMostVersions = 1024;
+
 class Reader {
  public:
-  explicit Reader(const MappedFile& file) : file_(file) {}
+  Reader(const MappedFile& file, bool symbols) : file_(file), wants_symbols_(symbols) {}
 
   ElfFile Read() {
     const auto* header = file_.At<ElfW(Ehdr)>(0);
@@ -73,7 +75,9 @@ class Reader {
       if (sections[i].sh_link >= header->e_shnum) continue;
       uint64_t strings = sections[sections[i].sh_link].sh_offset;
       if (sections[i].sh_type == SHT_DYNAMIC && !std::exchange(dynamic, true)) ReadDynamic(sections[i], strings);
-      if (sections[i].sh_type == SHT_DYNSYM && !std::exchange(symbols, true)) ReadSymbols(sections, i, strings);
+      if (sections[i].sh_type == SHT_DYNSYM && wants_symbols_ && !std::exchange(symbols, true)) {
+        ReadSymbols(sections, i, strings);
+      }
     }
     ReadFooter(*header, sections);
     ReadSegments(*header);
@@ -161,19 +165,19 @@ class Reader {
         if (ELF64_ST_BIND(symbol.st_info) != STB_WEAK) out_.undefined.push_back(std::move(name));
       } else if (ELF64_ST_TYPE(symbol.st_info) == STT_FUNC || ELF64_ST_TYPE(symbol.st_info) == STT_GNU_IFUNC) {
         out_.functions.push_back(std::move(name));
-      } else if (ELF64_ST_TYPE(symbol.st_info) == STT_OBJECT) {
-        for (size_t k = 0; k < std::size(kBlobs); ++k) {
-          if (name == kBlobs[k].first) out_.symbol_bytes[k] = symbol.st_size;
-        }
-        if (name == kBlobs[0].first && symbol.st_shndx < file_.At<ElfW(Ehdr)>(0)->e_shnum) {
-          NoteBlob(symbol, sections[symbol.st_shndx]);
-        }
+      } else {
+        if (ELF64_ST_TYPE(symbol.st_info) == STT_OBJECT) NoteBlob(name, symbol, sections);
         out_.objects.push_back(std::move(name));
       }
     }
   }
 
-  void NoteBlob(const ElfW(Sym) & symbol, const ElfW(Shdr) & section) {
+  void NoteBlob(const std::string& name, const ElfW(Sym) & symbol, const ElfW(Shdr) * sections) {
+    for (size_t k = 0; k < std::size(kBlobs); ++k) {
+      if (name == kBlobs[k].first) out_.symbol_bytes[k] = symbol.st_size;
+    }
+    if (name != kBlobs[0].first || symbol.st_shndx >= file_.At<ElfW(Ehdr)>(0)->e_shnum) return;
+    const ElfW(Shdr) & section = sections[symbol.st_shndx];
     uint64_t at = symbol.st_value - section.sh_addr;
     bool constant = section.sh_type == SHT_PROGBITS && section.sh_flags == SHF_ALLOC;
     bool inside = at < section.sh_size && symbol.st_size <= section.sh_size - at;
@@ -183,6 +187,7 @@ class Reader {
   }
 
   const MappedFile& file_;
+  bool wants_symbols_;
   ElfFile out_;
   uint64_t name_bytes_ = 0;
 };
@@ -197,6 +202,36 @@ bool ElfFile::Needs(const char* library) const { return Contains(needed, library
 bool ElfFile::Imports(const char* symbol) const { return Contains(undefined, symbol); }
 bool ElfFile::Defines(const char* symbol) const { return Contains(functions, symbol) || Contains(objects, symbol); }
 
-ElfFile ReadElfFile(const MappedFile& file) { return Reader(file).Read(); }
+ElfFile ReadElfFile(const MappedFile& file, bool symbols) { return Reader(file, symbols).Read(); }
+
+LinkerFacts ReadLinkerFacts(const MappedFile& file) {
+  LinkerFacts out;
+  const auto* header = file.At<ElfW(Ehdr)>(0);
+  const auto* sections = header ? file.At<ElfW(Shdr)>(header->e_shoff, header->e_shnum) : nullptr;
+  bool dynamic = false, versions = false;  // seen
+  for (int i = 0; sections && i < header->e_shnum; ++i) {
+    const ElfW(Shdr) & section = sections[i];
+    if (section.sh_link >= header->e_shnum) continue;
+    const uint64_t strings = sections[section.sh_link].sh_offset;
+    if (section.sh_type == SHT_DYNAMIC && !std::exchange(dynamic, true)) {
+      const size_t count = section.sh_size / sizeof(ElfW(Dyn));
+      const auto* entries = file.At<ElfW(Dyn)>(section.sh_offset, count);
+      for (size_t k = 0; entries && k < count && entries[k].d_tag != DT_NULL; ++k) {
+        if (entries[k].d_tag == DT_SONAME) out.soname = file.Text(strings + entries[k].d_un.d_val);
+        if (entries[k].d_tag == DT_RUNPATH) out.runpath = file.Text(strings + entries[k].d_un.d_val);
+      }
+    }
+    if (section.sh_type != SHT_GNU_verdef || std::exchange(versions, true)) continue;
+    uint64_t at = section.sh_offset;
+    for (size_t k = 0; k < kMostVersions; ++k) {
+      const auto* version = file.At<ElfW(Verdef)>(at);
+      const auto* name = version ? file.At<ElfW(Verdaux)>(at + version->vd_aux) : nullptr;
+      if (name) out.versions.push_back(file.Text(strings + name->vda_name));
+      if (!name || !version->vd_next) break;
+      at += version->vd_next;
+    }
+  }
+  return out;
+}
 
 }  // namespace portcall::loader

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The facts that the loader reads from a shared library before it is mapped. Any bytes give an answer or ModuleLoadError.
+// What shared libraries say of themselves, read without loading them. Any bytes give an answer or ModuleLoadError.
 #ifndef PORTCALL_LOADER_ELF_FILE_H_
 #define PORTCALL_LOADER_ELF_FILE_H_
 
@@ -21,7 +21,7 @@ struct ElfFile {
   std::vector<std::string> needed;     // DT_NEEDED
   std::vector<std::string> undefined;  // symbols that somebody else must provide (weak ones are not listed)
   std::vector<std::string> functions;  // functions that it defines and exports
-  std::vector<std::string> objects;    // variables that it defines and exports
+  std::vector<std::string> objects;    // variables, and all else, that it defines and exports
   bool bind_now = false;               // every symbol must be there at load time
   std::vector<std::pair<uint64_t, uint64_t>> mapped;  // parts of the file that mapping it needs: where, how many bytes
   // Where in the file the modules lie that a compiler embedded, their length in front; 0 where that is not known.
@@ -38,8 +38,15 @@ struct ElfFile {
   bool Defines(const char* symbol) const;
 };
 
-// Throws ModuleLoadError when the file is not a shared library, or is for another machine.
-ElfFile ReadElfFile(const MappedFile& file);
+// Throws ModuleLoadError when the file is not a shared library, or is for another machine. Symbols take longest.
+ElfFile ReadElfFile(const MappedFile& file, bool symbols = true);
+
+// What only the dynamic linker needs to know of a library.
+struct LinkerFacts {
+  std::string soname, runpath;        // empty for none
+  std::vector<std::string> versions;  // of the symbols that it defines
+};
+LinkerFacts ReadLinkerFacts(const MappedFile& file);
 
 }  // namespace portcall::loader
 #endif  // PORTCALL_LOADER_ELF_FILE_H_

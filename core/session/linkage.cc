@@ -2,10 +2,7 @@
 #include "session/linkage.h"
 
 #include <dlfcn.h>
-#include <elf.h>
 #include <glob.h>
-#include <link.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -14,103 +11,31 @@
 #include <cstring>
 #include <deque>
 
+#include "loader/elf_file.h"
+#include "portcall/error.h"
 #include "session/descriptor.h"
 #include "session/machine.h"
 
 namespace portcall::session {
 namespace {
 
-constexpr size_t kMostFiles = 1024, kMostNames = 1 << 20;
+using loader::ElfFile;
+using loader::MappedFile;
 
-// A shared library for this machine, mapped. Of any other file the constructor makes one without sections.
-class Library {
- public:
-  explicit Library(const std::string& path) {
-    Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-    struct stat facts{};
-    if (!file || fstat(file.get(), &facts) != 0 || !S_ISREG(facts.st_mode) || facts.st_size <= 0) return;
-    void* mapped = mmap(nullptr, static_cast<size_t>(facts.st_size), PROT_READ, MAP_PRIVATE, file.get(), 0);
-    if (mapped == MAP_FAILED) return;
-    data_ = static_cast<const char*>(mapped);
-    size_ = static_cast<size_t>(facts.st_size);
-    device_ = facts.st_dev;
-    number_ = facts.st_ino;
-    const auto* header = At<ElfW(Ehdr)>(0);
-    constexpr uint8_t kClass = sizeof(void*) == 8 ? ELFCLASS64 : ELFCLASS32;
-    if (!header || std::memcmp(header->e_ident, ELFMAG, SELFMAG) != 0 || header->e_ident[EI_CLASS] != kClass) return;
-    if (header->e_ident[EI_DATA] != ELFDATA2LSB || header->e_machine != kThisMachine) return;
-    sections_ = At<ElfW(Shdr)>(header->e_shoff, header->e_shnum);
-    count_ = sections_ ? header->e_shnum : 0;
+constexpr size_t kMostFiles = 1024;
+
+// Calls use(file, what it says of itself) for a library for this machine; false for any other file.
+template <typename Use> bool Read(const std::string& path, bool symbols, Use use) {
+  struct stat facts{};
+  if (stat(path.c_str(), &facts) != 0 || !S_ISREG(facts.st_mode)) return false;
+  try {
+    const MappedFile file(path);
+    use(file, loader::ReadElfFile(file, symbols));
+    return true;
+  } catch (const Error&) {
+    return false;
   }
-  Library(const Library&) = delete;
-  Library& operator=(const Library&) = delete;
-  ~Library() {
-    if (data_) munmap(const_cast<char*>(data_), size_);
-  }
-
-  explicit operator bool() const { return count_ > 0; }
-  uint64_t device() const { return device_; }
-  uint64_t number() const { return number_; }
-
-  // Texts of the dynamic section's entries with a tag: DT_NEEDED, DT_SONAME, DT_RUNPATH.
-  Names Texts(int64_t tag) const {
-    Names found;
-    const ElfW(Shdr)* section = Section(SHT_DYNAMIC);
-    const size_t count = section ? section->sh_size / sizeof(ElfW(Dyn)) : 0;
-    const auto* entries = section ? At<ElfW(Dyn)>(section->sh_offset, count) : nullptr;
-    for (size_t i = 0; entries && i < count && found.size() < kMostFiles; ++i) {
-      if (entries[i].d_tag == DT_NULL) break;
-      if (entries[i].d_tag == tag) found.push_back(Text(*section, entries[i].d_un.d_val));
-    }
-    return found;
-  }
-
-  // Takes the names that it defines out of `left`.
-  void EraseDefined(std::set<std::string>* left) const {
-    const ElfW(Shdr)* section = Section(SHT_DYNSYM);
-    const size_t count = section ? std::min(section->sh_size / sizeof(ElfW(Sym)), kMostNames) : 0;
-    const auto* symbols = section ? At<ElfW(Sym)>(section->sh_offset, count) : nullptr;
-    for (size_t i = 1; symbols && i < count && !left->empty(); ++i) {
-      if (symbols[i].st_shndx != SHN_UNDEF) left->erase(Text(*section, symbols[i].st_name));
-    }
-  }
-
-  // Takes the versions that its symbols have out of `left`.
-  void EraseVersions(std::set<std::string>* left) const {
-    const ElfW(Shdr)* section = Section(SHT_GNU_verdef);
-    uint64_t at = section ? section->sh_offset : 0;
-    for (size_t i = 0; section && i < kMostFiles; ++i) {
-      const auto* version = At<ElfW(Verdef)>(at);
-      const auto* name = version ? At<ElfW(Verdaux)>(at + version->vd_aux) : nullptr;
-      if (!name) return;
-      left->erase(Text(*section, name->vda_name));
-      if (!version->vd_next) return;
-      at += version->vd_next;
-    }
-  }
-
- private:
-  template <typename T> const T* At(uint64_t offset, uint64_t count = 1) const {
-    const bool inside = offset % alignof(T) == 0 && offset <= size_ && count <= (size_ - offset) / sizeof(T);
-    return inside ? reinterpret_cast<const T*>(data_ + offset) : nullptr;
-  }
-
-  const ElfW(Shdr) * Section(uint32_t type) const {
-    const auto* found = std::find_if(sections_, sections_ + count_, [&](const auto& s) { return s.sh_type == type; });
-    return found == sections_ + count_ || found->sh_link >= count_ ? nullptr : found;
-  }
-
-  std::string Text(const ElfW(Shdr) & section, uint64_t offset) const {
-    const uint64_t at = sections_[section.sh_link].sh_offset + offset;
-    if (at < offset || at >= size_) return {};
-    return {data_ + at, strnlen(data_ + at, size_ - at)};
-  }
-
-  const char* data_ = nullptr;
-  size_t size_ = 0, count_ = 0;
-  uint64_t device_ = 0, number_ = 0;
-  const ElfW(Shdr) * sections_ = nullptr;
-};
+}
 
 // ---- Where the linker looks -----------------------------------------------------------------------------------------
 
@@ -219,9 +144,10 @@ Linkage::Linkage(const std::string& folder, const Names& needed, const Names& ru
       if (path.empty()) {
         if (!loaded) not_found_.emplace(name, asked.asker);
       } else if (opened_.size() < kMostFiles && opened_.emplace(place, path).second && !loaded) {
-        const Library library(path);
-        const std::string there = path.substr(0, path.rfind('/'));
-        left.push_back({library.Texts(DT_NEEDED), FoldersOf(there, library.Texts(DT_RUNPATH), others), name});
+        Read(path, false, [&](const MappedFile& file, const ElfFile& elf) {
+          const Names runpath = {loader::ReadLinkerFacts(file).runpath};
+          left.push_back({elf.needed, FoldersOf(path.substr(0, path.rfind('/')), runpath, others), name});
+        });
       }
     }
   }
@@ -234,10 +160,10 @@ std::string Linkage::Find(const std::string& name, const Names& folders, Place* 
   else if (!name.empty())
     for (const std::string& folder : folders) places.push_back(std::string(folder).append("/").append(name));
   for (const std::string& path : places) {
-    const Library library(path);
-    if (!library) continue;
-    *place = {library.device(), library.number()};
-    return path;
+    const auto note = [&](const MappedFile& file, const ElfFile&) {
+      *place = {file.info().st_dev, file.info().st_ino};
+    };
+    if (Read(path, false, note)) return path;
   }
   return {};
 }
@@ -246,19 +172,24 @@ std::set<std::string> Linkage::Without(const Names& symbols) const {
   std::set<std::string> left = WithoutProcess(symbols);
   for (const std::string& name : needed_) Loaded(name.c_str()).EraseDefined(&left);
   for (const auto& [place, path] : opened_) {
-    if (!left.empty()) Library(path).EraseDefined(&left);
+    if (left.empty()) break;
+    Read(path, true, [&](const MappedFile&, const ElfFile& elf) {
+      for (const auto* defined : {&elf.functions, &elf.objects}) {
+        for (const std::string& name : *defined) left.erase(name);
+      }
+    });
   }
   return left;
 }
 
 std::set<std::string> Linkage::VersionGap(const std::string& library, const Names& versions) const {
+  std::set<std::string> left(versions.begin(), versions.end());
   for (const auto& [place, path] : opened_) {
-    const Library file(path);
-    Names soname = file.Texts(DT_SONAME);
-    if (soname.empty()) soname.push_back(path.substr(path.rfind('/') + 1));
-    if (soname[0] != library) continue;
-    std::set<std::string> left(versions.begin(), versions.end());
-    file.EraseVersions(&left);
+    loader::LinkerFacts facts;
+    Read(path, false, [&](const MappedFile& file, const ElfFile&) { facts = loader::ReadLinkerFacts(file); });
+    if (facts.soname.empty()) facts.soname = path.substr(path.rfind('/') + 1);
+    if (facts.soname != library) continue;
+    for (const std::string& version : facts.versions) left.erase(version);
     return left;
   }
   return {};

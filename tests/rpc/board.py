@@ -113,9 +113,10 @@ def program() -> Path:
         return Path(given)
     sources = [path for folder in ("board", "session") for path in sorted((CORE / folder).glob("*.cc"))]
     sources.remove(CORE / EXPORTS)
-    sources += [CORE / name for name in BY_VALUE]
+    hidden = ("loader/elf_file.cc", "loader/mapped_file.cc")  # in the library
+    sources += [CORE / name for name in (*BY_VALUE, *hidden)]
     options = (f"-I{CORE}", "-DPORTCALL_BUILDING", f'-DPORTCALL_VERSION="{__version__}"', "-O1")
-    headers = [path for folder in ("board", "session", "bytes", "ir") for path in (CORE / folder).glob("*.h")]
+    headers = [path for folder in ("board", "session", "loader", "bytes", "ir") for path in (CORE / folder).glob("*.h")]
     return compiled(
         "portcall-server",
         [*sources, *sorted(headers)],
