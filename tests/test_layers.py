@@ -99,7 +99,7 @@ HOUSE = [
         "_redis _state",
         "_figures _image _page",
         "_access _hub",
-        "_webhooks",
+        "_views _webhooks",
         "_api _tracker _port _relay",
         "_connection _websocket",
         "_http",

@@ -61,7 +61,7 @@ def test_farm_command_joins_lists_and_leases_a_board(tmp_path: Path) -> None:
             assert (place["place"], place["tags"]["gpu"], place["tags"]["fans"]) == ("b1", "mali", 2)
             report = portcall("doctor", "--farm", farm, "--key", "rasp4 & gpu=mali")
             assert report["server"] == "b1"
-            refused = portcall("doctor", "--key", "rasp4 & gpu=none", code=3, **where)
+            refused = portcall("doctor", "--key", "rasp4 & gpu=none", code=1, **where)
             assert refused["error"]["kind"] == "FarmError"
             inside = f"{sys.executable} -m portcall doctor --json {tmp_path / 'inside.json'}"
             done = subprocess.run(
@@ -196,7 +196,7 @@ def test_farm_join_saves_a_token_and_history_prints_lines(tmp_path: Path) -> Non
         port = farm.rpartition(":")[2]
     with started("farm", "--port", port, "--store", store, "--require-tokens"):
         assert portcall("farm", "status", **mine)["places"] == []
-        portcall("farm", "pair", "eve", code=3, **mine)  # not for operators
+        portcall("farm", "pair", "eve", code=1, **mine)  # not for operators
         heads = {}
         for form in ("csv", "jsonl"):
             done = subprocess.run(

@@ -129,7 +129,7 @@ def test_hand_over_gives_a_place_to_another_user(farm: RunningFarm) -> None:
         assert caught.value.reason == "role"
         with pytest.raises(errors.FarmError) as caught:
             boss.command("hand-over", place="b", to="nobody")
-        assert caught.value.reason == "unknown"
+        assert caught.value.reason == "unknown-user"
         assert boss.command("hand-over", place="b", to="new")["owner"] == "new"
         with pytest.raises(errors.FarmError) as caught:
             mine.call("next", place="b", agent=secret)

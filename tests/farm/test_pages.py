@@ -100,7 +100,7 @@ def test_farm_does_not_look_long_for_what_requests_lack(
     holds = Mock(side_effect=Clause.holds, autospec=True)
     monkeypatch.setattr(Clause, "holds", lambda *words: holds(*words))
     for _ in range(2):  # the second picture looks at nothing again
-        assert all("no place meets" in lease["why"] for lease in farm.do(farm.server.api.status)["waiting"])
+        assert all("no place meets" in lease["why"] for lease in farm.do(farm.server.api.views.status)["waiting"])
         assert holds.call_count == 3 * looks
 
 
@@ -282,7 +282,7 @@ def test_farm_history_tells_who_gave_which_rights(locked: RunningFarm) -> None:
 
 def test_farm_token_limits_hold(locked: RunningFarm) -> None:
     user = token(locked, "user", keys=["k"], most_leases=1)
-    for want, class_, reason in (("other", "normal", "no-match"), ("k", "urgent", "role")):
+    for want, class_, reason in (("other", "normal", "no-match"), ("k", "urgent", "class")):
         with pytest.raises(errors.FarmError) as caught:
             command(locked, "request", user, want=want, secret="s" * 32, **{"class": class_})
         assert caught.value.reason == reason
@@ -421,7 +421,7 @@ def test_farm_live_pages_of_one_viewer_are_limited(locked: RunningFarm) -> None:
 def test_farm_answers_have_no_traces_of_mistakes(farm: RunningFarm, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     monkeypatch.setattr("portcall.farm._log.FarmLog.__call__", lambda self, kind, text: said.append(text))
-    farm.do(lambda: monkeypatch.setattr(farm.server.api, "status", lambda: 1 / 0))
+    farm.do(lambda: monkeypatch.setattr(farm.server.api.views, "status", lambda: 1 / 0))
     status, text = get(farm, "/")
     assert status == 500
     assert "ZeroDivision" not in text

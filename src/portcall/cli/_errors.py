@@ -114,12 +114,25 @@ REASONS: dict[str, tuple[str, str]] = {
 }
 # The same of what a farm refuses; its reasons are also those for which leases end.
 FARM_REASONS: dict[str, tuple[str, str]] = {
-    "role": ("your token is for something else", "an admin makes another one: portcall farm token NAME --role ROLE"),
+    "role": (
+        "your token is for something else",
+        "an admin makes another one, with another --role or --key: portcall farm token NAME --role ROLE",
+    ),
+    "class": (
+        "your token is for requests that are less urgent",
+        "--class CLASS, or leave it out; an admin makes another token: portcall farm token NAME --top-class CLASS",
+    ),
+    "owner": ("", "an operator or an admin takes it back: portcall farm kick LEASE --why WHY"),
+    "last-admin": ("", "portcall farm token NAME --role admin"),
+    "unknown-user": ("", "portcall farm token --list shows the users"),
+    "backup": ("the disk is full, or the farm may not write there", ""),
     "code": ("", "ask an admin for a new one: portcall farm pair NAME"),
     "invalid": ("", "portcall farm COMMAND --help shows the forms"),
     "taken": ("", "--place NAME"),
     "expired": ("its holder was silent for too long", "portcall farm history --last 10 shows what happened"),
 }
+# Those that blame what was asked for, not the farm.
+FARM_WRONG = ("invalid", "unknown", "unknown-user", "no-match", "role", "class", "owner", "code", "last-admin")
 # What the core, which has no hints, appends to messages of timeouts.
 CORE_HINT = re.compile(r"; raise (call_)?timeout= if it may take longer$")
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -187,6 +200,8 @@ def explain(error: BaseException, command: str = "") -> Explanation:
             else:
                 known = FARM_REASONS if isinstance(error, errors.FarmError) else REASONS
                 cause, next_step = known.get(reason, (cause, next_step))
+                if known is FARM_REASONS and reason in FARM_WRONG:
+                    code = USER_ERROR
             if getattr(error, "signal", "") == "SIGILL":
                 cause, next_step = OTHER_PROCESSOR, COMPILE_FOR
             if getattr(error, "compiler_works", False):

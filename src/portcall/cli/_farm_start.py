@@ -27,11 +27,14 @@ COPY = "farm.crt"  # how the lines for other machines call their copy of the cer
 
 def read_network(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
     """Check networks; a callback of click."""
+    if "none" in value and len(value) > 1:
+        raise click.BadParameter("none leaves no place for another network", ctx, param)
     for text in value:
         try:
-            ipaddress.ip_network(text)
+            if text != "none":
+                ipaddress.ip_network(text)
         except ValueError as error:
-            raise click.BadParameter(f"{error}; write it as 192.168.7.0/24", ctx, param) from error
+            raise click.BadParameter(f"{error}; write it as 192.168.7.0/24, or none", ctx, param) from error
     return value
 
 
@@ -62,7 +65,7 @@ def server_options(function: Decorated) -> Decorated:
                      "file."),
         click.option("--tvm-network", "tvm_networks", multiple=True, metavar="NETWORK", callback=read_network,
                      help="From where TVM's servers and clients, which know no tokens, may come: 192.168.7.0/24. By "
-                     "default this machine. Can be repeated."),
+                     "default this machine; none keeps them all out. Can be repeated."),
         click.option("--power-cycle", metavar="COMMAND", default="", help="Cycles the power of the board "
                      "PORTCALL_PLACE, when it is away for two minutes."),
         click.option("--power-cycles", type=click.IntRange(1, 1000), default=3, show_default=True, help="How often in "
@@ -73,7 +76,8 @@ def server_options(function: Decorated) -> Decorated:
                      "page at /device?key=KEY, which makes a browser's tab a place."),
         click.option("--insecure", is_flag=True, help="Listen beyond this machine without TLS, in a network that you "
                      "trust."),
-        click.option("--require-tokens", is_flag=True, help="Want tokens on this machine, too."),
+        click.option("--require-tokens", is_flag=True, help="Want tokens on this machine, too. TVM's "
+                     "clients of this machine still need none: --tvm-network none."),
         READY_FILE,
         click.option("--silent", is_flag=True, help="Log nothing."),
         click.option("--json", "json_to", is_flag=False, flag_value="-", metavar="[FILE]", help="Print the first line "
@@ -102,6 +106,7 @@ def run_farm(ctx: click.Context, given: dict[str, Any]) -> None:
 
     options = make_options(given)
     warning = time_warning(options.tls_certificate)
+    is_new = not options.shared and not os.path.exists(options.store)  # ":memory:" is no file
 
     def say_ready(address: Any, access: Any) -> None:
         token = ""
@@ -114,7 +119,7 @@ def run_farm(ctx: click.Context, given: dict[str, Any]) -> None:
             return
         if not options.silent:
             text = f"warning: {warning[0]}\n  advice: {warning[1]}\n" if warning else ""
-            say_aside(text + welcome(options, facts))
+            say_aside(text + (welcome(options, facts) if is_new or token else page_of(facts)))
         elif token:
             say_aside(f"made a token for the user admin, shown this once: {token}")
 
@@ -129,11 +134,12 @@ def make_options(given: dict[str, Any]) -> FarmOptions:
 
     if given["tls_key"] and not given["tls_cert"]:
         raise click.UsageError("--tls-key needs --tls-cert, the certificate of this key")
+    networks = tuple(text for text in given["tvm_networks"] if text != "none")
     same = ("host", "port", "names", "store", "tls_key", "insecure", "require_tokens", "silent", "npm_package")
     try:
         return farm.FarmOptions(
             **{name: given[name] for name in same},
-            **({"tvm_networks": given["tvm_networks"]} if given["tvm_networks"] else {}),
+            **({"tvm_networks": networks} if given["tvm_networks"] else {}),
             tls_certificate=given["tls_cert"],
             power=given["power_cycle"],
             cycles=given["power_cycles"],
@@ -168,14 +174,18 @@ def facts_of(options: FarmOptions, address: Any, token: str) -> dict[str, object
     }
 
 
+def page_of(facts: dict[str, Any]) -> str:
+    return f"page, for a browser: {' '.join(facts['urls'])}"
+
+
 def welcome(options: FarmOptions, facts: dict[str, Any]) -> str:
-    """Return what users and boards type, and where the page is. Each line can be copied."""
+    """Return what users and boards type, and where the page is, for a first start. Each line can be copied."""
     there = facts["urls"][0].partition("://")[2]
     for_boards, for_users = (f" --farm-ca {COPY}", f" --tls-ca {COPY}") if facts["tls"] else ("", "")
     join = f"  portcall farm join CODE --farm {there}{for_users} --save"
     serve = f"  portcall serve --farm {there}{for_boards} --key rasp4"
     status = f"  portcall farm status --farm {there}{for_users}"
-    lines = [f"page, for a browser: {' '.join(facts['urls'])}"]
+    lines = [page_of(facts)]
     if not facts["needs_tokens"]:
         return "\n".join([*lines, "on a board, type:", serve, "as a user, type:", status])
     if facts["token"]:

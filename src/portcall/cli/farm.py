@@ -59,6 +59,8 @@ portcall farm check --every 10m --command "portcall bench golden.so f --arg ones
 
 PRIORITY = "Each step moves the request a minute to the front of the queue."
 
+CLASS = "Urgent ones come an hour earlier, batch an hour later. By default normal, or what the token may."
+
 TOKEN = """
 portcall farm token ann                                a user
 portcall farm token rasp-3 --role agent --key rasp4    a board
@@ -70,6 +72,12 @@ PAIR = """
 portcall farm pair rasp-3 --role agent --key rasp4     a board
 portcall farm pair ann                                 a user, who may scan the code with a phone
 """
+
+BACKUP = """
+portcall farm backup
+portcall farm backup && cp farm.db.backup /backups/farm-$(date +%F).db     the next one replaces it
+"""
+BACKUP_TIME = 600.0  # seconds
 
 JOIN = """
 portcall farm join ABCD-EFGH-JKMN --farm lab:9190 --save
@@ -119,23 +127,41 @@ def status(json_to: str | None, watch: bool, **given: Any) -> None:
 
 def show_status(address: str, found: dict[str, Any]) -> None:
     now = found["now"]
-    free = sum(place["state"] == "idle" for place in found["places"])
-    counts = (counted(len(found["places"]), "place"), f"{free} idle", counted(len(found["leases"]), "lease"))
+    free = sum(bool(place["free"]) for place in found["places"])
+    counts = (counted(len(found["places"]), "place"), f"{free} free", counted(len(found["leases"]), "lease"))
     print_line(f"{address}: {', '.join(counts)}, {found['waiting_total']} waiting")
     if found["places"]:
         rows = [
             (p["place"], ", ".join(p["keys"]), p["state"], format_duration(max(0.0, now - p["since"])),
-             "drained" if p["drain"] else p["health"], labels(p["tags"]), p["user"] or p["health_reason"] or p["cause"])
+             "drained" if p["drain"] else p["health"], labels(p["tags"]), why_of(p))
             for p in found["places"]
         ]  # fmt: skip
         names = ("place", "keys", "state", "for", "health", "tags", "user, or why")
         console().print(table(names, rows, right=("for",)))
     if found["waiting"]:
         queue = [
-            (str(w["position"]), w["user"], w["want"], format_duration(max(0.0, now - w["created"])), w["why"])
+            (
+                str(w["position"]),
+                w["user"],
+                w["want"],
+                rank_of(w),
+                format_duration(max(0.0, now - w["created"])),
+                w["why"],
+            )
             for w in found["waiting"]
         ]
-        console().print(table(("", "waiting", "for", "since", "because"), queue, right=("since",)))
+        console().print(table(("", "waiting", "for", "class", "since", "because"), queue, right=("since",)))
+
+
+def why_of(place: dict[str, Any]) -> str:
+    """Return who has a place, and why it is out of use; or what happened last."""
+    return "; ".join(filter(None, (place["user"], place["health_reason"]))) or place["cause"]
+
+
+def rank_of(request: dict[str, Any]) -> str:
+    """Return the class of a request, and its priority where it has one."""
+    priority = request["priority"]
+    return f"{request['class']} {priority:+g}" if priority else request["class"]
 
 
 def labels(tags: dict[str, Any]) -> str:
@@ -222,18 +248,19 @@ def print_events(events: list[dict[str, Any]], form: str) -> None:
 @click.option("--shell", is_flag=True, help="Start a shell.")
 @click.option("--wait", callback=read_duration, metavar="TIME", help="How long to wait for a place: 5m.")
 @click.option("--limit", callback=read_duration, metavar="TIME", help="How long the lease may last.")
+@click.option("--class", "class_", type=click.Choice(["urgent", "normal", "batch"]), help=CLASS)
 @click.option("--priority", default=0.0, show_default=True, type=click.FloatRange(-10, 10), help=PRIORITY)
 @click.pass_context
 def reserve(
     ctx: click.Context, /, json_to: str | None, want: str, words: tuple[str, ...], shell: bool, wait: float | None,
-    limit: float | None, priority: float, **given: Any,
+    limit: float | None, class_: str | None, priority: float, **given: Any,
 ) -> None:  # fmt: skip
     """Lease a place while a command or a shell runs; `portcall run --farm` in it uses the lease."""
     if bool(words) == shell:
         raise click.UsageError("give either a command, after --, or --shell")
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, exit_on_signal)
-    with farm_of(given) as farm, farm.lease(want, wait=wait, limit=limit or 0, priority=priority,
+    with farm_of(given) as farm, farm.lease(want, wait=wait, limit=limit or 0, class_=class_ or "", priority=priority,
                     on_wait=lambda text: click.echo(text, err=True)) as lease:  # fmt: skip
         if json_to is not None:
             print_json({"lease": lease.id, "place": lease.place}, json_to)
@@ -278,9 +305,11 @@ def exit_on_signal(number: int, frame: object) -> None:
 @click.option("--for", "duration", callback=read_duration, default="30m", show_default=True, metavar="TIME",
               help="How long the lease lasts, unless it is released before.")  # fmt: skip
 @click.option("--wait", callback=read_duration, metavar="TIME", help="How long to wait for a place: 5m.")
+@click.option("--class", "class_", type=click.Choice(["urgent", "normal", "batch"]), help=CLASS)
 @click.option("--priority", default=0.0, show_default=True, type=click.FloatRange(-10, 10), help=PRIORITY)
 def request(
-    json_to: str | None, want: str, duration: float, wait: float | None, priority: float, **given: Any
+    json_to: str | None, want: str, duration: float, wait: float | None, class_: str | None, priority: float,
+    **given: Any,
 ) -> None:  # fmt: skip
     """Lease a place for a time, and print its ticket: for scripts, whose commands use it one after the other.
 
@@ -289,7 +318,7 @@ def request(
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, exit_on_signal)
     with farm_of(given) as farm:
-        lease = farm.lease(want, ttl=duration, limit=duration, wait=wait, priority=priority,
+        lease = farm.lease(want, ttl=duration, limit=duration, wait=wait, class_=class_ or "", priority=priority,
                            on_wait=lambda text: click.echo(text, err=True))  # fmt: skip
         show(json_to, {"lease": lease.id, "place": lease.place, "ticket": lease.ticket}, lease.ticket)
         lease.leave()
@@ -436,20 +465,42 @@ def token(json_to: str | None, user: str | None, list_all: bool, revoke: str, sa
             if not found["revoked"]:
                 raise CommandError(f"no token is of '{revoke}' or begins so", "", "portcall farm token --list")
             show(json_to, found, f"revoked: {found['revoked']}")
+            if found["leases"]:
+                named = ", ".join(f"{x['lease']} ({x['place'] or 'waits for ' + x['want']})" for x in found["leases"])
+                print_warning(f"still open: {named}", "portcall farm kick LEASE --why WHY")
         elif list_all:
             found = farm.command("token-list")
             if json_to is not None:
                 print_json(found, json_to)
                 return
             rows = [
-                (t["user"], t["role"], t["hint"] + "…", ", ".join(t["keys"]) or "all", t["by"]) for t in found["tokens"]
-            ]
-            console().print(table(("user", "role", "token", "keys", "made by"), rows))
+                (t["user"], t["role"], t["hint"] + "…", ", ".join(t["keys"]) or "all", str(t["most_leases"] or "any"),
+                 t["top_class"], until(t["expires"]), t["by"])
+                for t in found["tokens"]
+            ]  # fmt: skip
+            names = ("user", "role", "token", "keys", "leases", "top class", "until", "made by")
+            console().print(table(names, rows, right=("leases",)))
         elif user:
             found = farm.command("token-make", **{"for": user, **token_fields(given)})
             show_token(json_to, farm, found, save)
         else:
             raise click.UsageError("give a user's name, or --list, or --revoke USER")
+
+
+def until(expires: float) -> str:
+    """Return the day on which a token ends, for people."""
+    if not expires:
+        return ""
+    return time.strftime("%Y-%m-%d", time.localtime(expires)) + (", over" if expires < time.time() else "")
+
+
+@click.command("backup", cls=Command, examples=BACKUP)
+@farm_options
+def backup(json_to: str | None, **given: Any) -> None:
+    """Have the farm write a whole copy of its store beside it, FILE.backup, while it runs."""
+    with farm_of(given) as farm:
+        found = farm.command("backup", hold=BACKUP_TIME)
+        show(json_to, found, f"{found['path']}, {format_size(found['nbytes'])}, on the machine of the farm")
 
 
 @click.command("pair", cls=Command, examples=PAIR)
@@ -521,7 +572,7 @@ def show_one(json_to: str | None, name: str, **given: Any) -> None:
             if error.reason != "unknown":
                 raise
             see = "portcall farm status lists the places, portcall farm who the leases"
-            raise CommandError(f"there is no place and no lease '{name}'", "", see, DEVICE, "FarmError") from error
+            raise CommandError(f"there is no place and no lease '{name}'", "", see, kind="FarmError") from error
     if json_to is not None:
         print_json(found, json_to)
     else:
@@ -565,6 +616,7 @@ SUMMARIES: dict[Command, str] = {
     token: "Make, list and revoke tokens.",
     pair: "Make a code for a board or a colleague.",
     join: "Turn a pairing code into a token.",
+    backup: "Write a copy of the farm's store.",
 }
 
 

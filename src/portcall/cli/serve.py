@@ -23,7 +23,7 @@ import portcall
 from portcall import errors
 from portcall.bench import parse_size
 from portcall.cli._command import Command, read_duration
-from portcall.cli._errors import DEVICE, INTERRUPTED, CommandError, message_of
+from portcall.cli._errors import DEVICE, INTERRUPTED, CommandError, explain, message_of
 from portcall.cli._output import print_warning
 from portcall.cli._ready import READY_FILE, print_ready, reachable, removing, time_warning
 from portcall.cli._remote import read_token_file
@@ -224,7 +224,7 @@ def serve_place(given: dict[str, Any], options: ServerOptions, say_ready: Callab
             raise
         text = f"give --token-file FILE or PORTCALL_FARM_TOKEN; an admin makes one with: {make_token(key)}"
         cause = "a board needs a token of the role agent for its key"
-        raise CommandError(message_of(error), cause, text, DEVICE, type(error).__name__) from error
+        raise CommandError(message_of(error), cause, text, explain(error).exit_code, type(error).__name__) from error
     return ended_by
 
 

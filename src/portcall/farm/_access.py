@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from portcall.farm._model import CLASSES, Class, read_fields
+from portcall.farm._model import CLASSES, Class, Refused, read_fields
 from portcall.farm._state import hash_secret
 from portcall.farm._store import Store
 
@@ -31,7 +31,7 @@ RIGHTS: dict[Role, frozenset[str]] = {
     "user": frozenset(_USES),
     "agent": frozenset(_SERVES),
     "operator": frozenset(_RUNS),
-    "admin": frozenset({*_RUNS, *_SERVES, "hand-over", "token-make", "token-list", "token-revoke", "pair"}),
+    "admin": frozenset({*_RUNS, *_SERVES, "hand-over", "token-make", "token-list", "token-revoke", "pair", "backup"}),
 }
 Note = Callable[[str, str, str], None]
 
@@ -73,6 +73,11 @@ class Token:
         if not self.user or len(self.user) > 200:
             raise ValueError("a token needs a user's name of 1-200 characters")
 
+    @property
+    def expired(self) -> bool:
+        """Whether it counts no more."""
+        return 0 < self.expires < time.time()
+
     def may(self, command: str) -> bool:
         return command in RIGHTS[self.role]
 
@@ -103,7 +108,7 @@ class Access:
         """
         if token:
             found = self._tokens.get(hash_secret(token))
-            return found if found is not None and not 0 < found.expires < time.time() else None
+            return found if found is not None and not found.expired else None
         return None if self.required else Token(user[:200] or "anybody", "admin", top_class="urgent")
 
     def why_not(self, token: str) -> str:
@@ -134,15 +139,23 @@ class Access:
         """Return all tokens, without what would let anybody use them."""
         return [asdict(token) for token in self._tokens.values()]
 
+    def users(self) -> set[str]:
+        """Return whom the tokens are for."""
+        return {token.user for token in self._tokens.values()}
+
     def revoke(self, hint: str, by: str) -> int:
         """End the tokens that begin with ``hint``, or belong to the user of that name; return how many.
 
         Pairing codes that the user has made, or that are for the user, end as well.
 
         Raises:
+            Refused: no admin would be left where tokens are needed.
             StoreError: this cannot be stored; all of them still count.
         """
         gone = [h for h, t in self._tokens.items() if hint and (hint in (t.hint, t.user))]
+        left = (token for hashed, token in self._tokens.items() if hashed not in gone)
+        if self.required and any(self._tokens[h].role == "admin" for h in gone) and not any(map(_is_admin, left)):
+            raise Refused("this is the only token of an admin: make another first", "last-admin")
         if gone:
             self._store.set_tokens(dict.fromkeys(gone))
         revoked = [self._tokens.pop(hashed) for hashed in gone]
@@ -186,6 +199,10 @@ class Access:
 def roles_for(command: str) -> list[str]:
     """Return the roles that may give a command."""
     return [role for role, commands in RIGHTS.items() if command in commands]
+
+
+def _is_admin(token: Token) -> bool:
+    return token.role == "admin" and not token.expired
 
 
 def _described(token: Token) -> str:

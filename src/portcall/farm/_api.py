@@ -18,10 +18,10 @@ from portcall.farm._access import Access, Token, roles_for
 from portcall.farm._agent import Agent, News
 from portcall.farm._hub import Hub
 from portcall.farm._model import CLASSES, Effect, Lease, Place, Refused
-from portcall.farm._page import age
 from portcall.farm._state import MOST_SESSIONS, State, hash_secret
 from portcall.farm._store import StoreError
 from portcall.farm._texts import check_facts, check_number, check_text, is_lease, readable
+from portcall.farm._views import Views
 
 HOLD = 20.0  # seconds that an answer is held back at most
 LOOK = 5.0  # seconds after which a waiting client hears its place in the queue
@@ -30,7 +30,6 @@ AGENT_SILENCE = 10.0  # seconds between two questions of an agent
 ADMIT_PATIENCE = 5.0
 GONE = 5.0  # seconds for a waiting client to come back after its connection has ended
 END_PATIENCE = 10.0  # seconds for an agent to end the sessions of a lease, before its end is answered
-_NAMED = 5  # places that a waiting client hears of
 _LAST_EVENTS = 10  # of a lease, among which is its end
 _MOST_PLACES = 2000  # of one user
 _MOST_ITEMS = {"keys": 100, "sessions": MOST_SESSIONS, "done": 1000}
@@ -70,6 +69,7 @@ class Api:
     def __init__(self, hub: Hub, access: Access) -> None:
         self.hub = hub
         self.access = access
+        self.views = Views(hub)
         self._agents: dict[str, Agent] = {}
         self._lost: dict[str, Agent] = {}  # whose connections have ended
         self._news: dict[str, News] = {}
@@ -95,7 +95,8 @@ class Api:
                 raise ApiError(f"there is no command {name[:40]!r}", "invalid")
             if not caller.may(name):
                 roles = " and ".join(roles_for(name))
-                raise ApiError(f"'{name}' is for {roles}, not for the role {caller.role}", "role", 403)
+                what = "a request for a place" if name == "request" else f"'{name}'"
+                raise ApiError(f"{what} is for {roles}, not for the role {caller.role}", "role", 403)
             answer = getattr(self, method)(command, caller)
             if not asyncio.iscoroutine(answer):
                 return dict(answer)
@@ -116,11 +117,11 @@ class Api:
 
     async def _request(self, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:
         want, secret = _text(command, "want"), _secret(command)
-        class_ = _text(command, "class", "normal")
+        class_ = _text(command, "class", "") or max("normal", caller.top_class, key=CLASSES.index)
         if class_ not in CLASSES:
             raise ValueError(f"invalid class {class_!r} (must be one of {', '.join(CLASSES)})")
         if CLASSES.index(class_) < CLASSES.index(caller.top_class):
-            raise ApiError(f"the class {class_} is not for you; the most urgent is {caller.top_class}", "role", 403)
+            raise ApiError(f"the class {class_} is not for you; the most urgent is {caller.top_class}", "class", 403)
         times: dict[str, Any] = {
             "ttl": _number(command, "ttl", 60, 1, 86400), "ceiling": _number(command, "limit", 0, 0, 1e9),
             "wait": _number(command, "wait", 0, 0, 1e9), "priority": _number(command, "priority", 0, -10, 10),
@@ -186,7 +187,7 @@ class Api:
         until = time.monotonic() + _held_back(command)
         while lease.state != "ended" and (left := until - time.monotonic()) > 0:
             await self._news_of(lease, left)
-        return self.view(lease)
+        return self.views.lease(lease)
 
     async def _wait_for_place(self, lease: Lease, command: Mapping[str, Any]) -> dict[str, Any]:
         """Answer once the lease is granted or over, or its place in the queue has changed; or after a while."""
@@ -196,7 +197,7 @@ class Api:
             with self.hub.turn() as state:
                 if lease.id in state.leases:
                     state.heard(lease.id)
-            view = self.view(lease, secret=True)
+            view = self.views.lease(lease, secret=True)
             left = until - time.monotonic()
             if lease.state in ("active", "ended") or left <= 0 or view.get("position", seen) != seen:
                 break
@@ -234,7 +235,7 @@ class Api:
         proven = secret and hmac.compare_digest(hash_secret(secret), lease.secret_hash)
         owner = self.access.required and caller.user == lease.user
         if not (proven or owner or others or caller.role == "admin"):
-            raise ApiError(f"the lease {id} is of {lease.user}", "role", 403)
+            raise ApiError(f"the lease {id} is of {lease.user}", "owner", 403)
         return lease
 
     def _check_keys(self, lease: Lease, caller: Token) -> None:
@@ -247,7 +248,7 @@ class Api:
         with self.hub.turn() as state:
             _check_lasts(lease)
             state.heard(lease.id)
-        return self.view(lease)
+        return self.views.lease(lease)
 
     async def _release(self, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:
         lease = self._lease(command, caller)
@@ -261,7 +262,7 @@ class Api:
         place = self.hub.state.places.get(lease.place)
         while place is not None and place.ends_sessions_of(lease.fence) and (left := until - time.monotonic()) > 0:
             await self._ending.setdefault(place.id, News()).wait(left)
-        return self.view(lease)
+        return self.views.lease(lease)
 
     def _tell_of_end(self, id: str) -> None:
         """Let those look again who wait for the end of sessions at a place."""
@@ -273,8 +274,8 @@ class Api:
         lease, seconds = self._lease(command, caller), _number(command, "seconds", 0, 1, 1e9)
         with self.hub.turn() as state:
             _check_lasts(lease)
-            state.extend(lease.id, seconds, lease.ceiling)
-        return self.view(lease)
+            state.extend(lease.id, seconds, lease.ceiling, "" if caller.user == lease.user else caller.user)
+        return self.views.lease(lease)
 
     async def _kick(self, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:
         lease, why = self._lease(command, caller, others=True), _text(command, "why")
@@ -304,7 +305,7 @@ class Api:
                 agent.admitted.pop(key, None)
             lease.match_key = key
         _check_lasts(lease)
-        view = self.view(lease, secret=True)
+        view = self.views.lease(lease, secret=True)
         lease.match_key = ""
         return view
 
@@ -337,7 +338,7 @@ class Api:
                 state.set_health(place.id, "maintenance", why, caller.user)
             else:
                 state.set_health(place.id, "good" if what == "good" else "retired", why, caller.user)
-        return self.view_place(place)
+        return self.views.place(place)
 
     # ---- Agents ----
 
@@ -369,7 +370,7 @@ class Api:
         news = self._news.get(self.hub.state.places[id].lease)
         if news is not None:
             news.tell()  # its holder may wait for another session
-        return {"agent": agent.secret, "hold": HOLD, "place": self.view_place(self.hub.state.places[id])}
+        return {"agent": agent.secret, "hold": HOLD, "place": self.views.place(self.hub.state.places[id])}
 
     def _owner(self, caller: Token, place: Place | None) -> str:
         """Return who owns a place that a caller serves; empty on a farm without tokens, where users are not known.
@@ -391,8 +392,8 @@ class Api:
         place, user = self._place(command), _text(command, "to")
         if not self.access.required or place.peer == "TVM":
             raise ApiError(f"{place.id} has no owner: it was registered without a token", "invalid")
-        if not any(token["user"] == user for token in self.access.list()):
-            raise ApiError(f"{user!r} has no token", "unknown", 404)
+        if user not in self.access.users():
+            raise ApiError(f"{user!r} has no token", "unknown-user", 404)
         agent = self._agents.get(place.id)
         with self.hub.turn() as state:
             place.owner = user
@@ -401,7 +402,7 @@ class Api:
         if agent is not None and agent.user != user:
             self._drop_agent(place.id)
             self._set_lost(place.id, f"handed over to {user}")
-        return self.view_place(place)
+        return self.views.place(place)
 
     def _proves(self, agent: Agent | None, command: Mapping[str, Any], caller: Token) -> bool:
         if agent is None or agent.user not in ("", caller.user):
@@ -499,7 +500,13 @@ class Api:
             self._drop_agent(id)
         return {}
 
-    # ---- Tokens ----
+    # ---- Tokens and the store ----
+
+    async def _backup(self, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:
+        """Let the farm write a copy beside its store."""
+        path, size = await asyncio.to_thread(self.hub.store.backup)
+        self.hub.note("backup made", caller.user, path)
+        return {"path": path, "nbytes": size}
 
     def _token_make(self, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:
         return {"token": self.access.make(caller.user, **_token_fields(command))}
@@ -508,7 +515,12 @@ class Api:
         return {"tokens": self.access.list()}
 
     def _token_revoke(self, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:
-        return {"revoked": self.access.revoke(_text(command, "token-of"), caller.user)}
+        """End tokens, and name the leases that their users still have."""
+        users = self.access.users()
+        count = self.access.revoke(_text(command, "token-of"), caller.user)
+        users -= self.access.users()
+        left = [x for x in self.hub.state.leases.values() if x.user in users and x.peer == "portcall"]
+        return {"revoked": count, "leases": [self.views.lease(lease) for lease in left]}
 
     def _pair(self, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:
         return {"code": self.access.pair(by=caller.user, **_token_fields(command))}
@@ -521,84 +533,11 @@ class Api:
 
     # ---- Seeing ----
 
-    def view(self, lease: Lease, secret: bool = False) -> dict[str, Any]:
-        """Return what is shown of a lease; with ``secret`` its match key and its route, too."""
-        state = self.hub.state
-        shown: dict[str, Any] = {
-            "lease": lease.id, "state": "offered" if lease.unclaimed else lease.state, "user": lease.user,
-            "want": lease.want, "peer": lease.peer,
-            "class": lease.class_, "priority": lease.priority, "created": lease.created, "since": lease.since,
-            "place": lease.place, "fence": lease.fence, "sessions": len(lease.sessions), "ttl": lease.ttl,
-            "expires": lease.expires, "ends_at": lease.ends_at, "now": state.now,
-        }  # fmt: skip
-        if lease.state == "ended":
-            shown |= {"reason": lease.reason, "by": lease.by, "detail": lease.detail}
-        elif lease.state == "queued":
-            shown |= {"position": state.queue.position(lease), "why": self._why_waiting(lease)}
-        place = state.places.get(lease.place)
-        if secret and lease.state == "active" and place is not None:
-            shown |= {"host": place.host, "port": place.port, "key": lease.match_key}
-        return shown
-
-    def _why_waiting(self, lease: Lease) -> str:
-        """Say what a request waits for: who has each place that matches, since when, or why it is not handed out."""
-        state = self.hub.state
-        if state.queue.is_blocked(lease):
-            return f"{lease.user} has {lease.most} leases already, which is the limit"
-        line = state.queue.line(lease, state.places)
-        if not line.places:
-            unmet = state.queue.unmet(line, state.places.values())
-            if unmet is None:
-                return f"no {line.kind} has registered yet"
-            named = " and ".join(f"'{clause}'" for clause in unmet) or f"all of {lease.want!r} at once"
-            return f"no {line.kind} meets {named}"
-        taken = [state.places[id] for id in sorted(line.places) if not state.places[id].free]
-        said = [self._why_not(place) for place in taken[:_NAMED]]
-        more = f" and {len(taken) - _NAMED} more" if len(taken) > _NAMED else ""
-        return "; ".join(said) + more
-
-    def _why_not(self, place: Place) -> str:
-        """Say why a place is not handed out now."""
-        state = self.hub.state
-        holder = state.leases.get(place.lease)
-        if place.state == "offline":
-            return f"{place.id} is offline for {age(state.now - place.since)} ({place.cause})"
-        if holder is not None:
-            return f"{place.id} has been with {holder.user} for {age(state.now - holder.since)}"
-        doing = "drained" if place.drain else place.health if place.state == "idle" else place.state
-        return f"{place.id} is {doing}{f' ({place.health_reason})' if place.health_reason else ''}"
-
-    def view_place(self, place: Place) -> dict[str, Any]:
-        """Return what is shown of a place."""
-        holder = self.hub.state.leases.get(place.lease)
-        unclaimed = holder is not None and holder.unclaimed and place.state == "leased"
-        return {
-            "place": place.id, "peer": place.peer, "keys": list(place.keys), "tags": place.tags,
-            "state": "offered" if unclaimed else place.state, "since": place.since, "cause": place.cause,
-            "health": place.health, "health_since": place.health_since,
-            "health_reason": place.health_reason, "drain": place.drain, "checked": place.checked,
-            "address": f"{place.host}:{place.port}" if place.port else "", "fence": place.fence,
-            "lease": place.lease, "user": holder.user if holder else "", "free": place.free, "owner": place.owner,
-        }  # fmt: skip
-
-    def status(self) -> dict[str, Any]:
-        """Return all places, leases and waiting requests."""
-        state = self.hub.state
-        held = sorted((x for x in state.leases.values() if x.state != "queued"), key=lambda lease: lease.since)
-        waiting = sorted((x for x in state.leases.values() if x.state == "queued"), key=lambda x: (x.rank, x.number))
-        return {
-            "now": self.hub.now(), "started": self.hub.started, "draining": state.draining,
-            "places": [self.view_place(place) for place in state.places.values()],
-            "leases": [self.view(lease) for lease in held],
-            "waiting": [self.view(lease) for lease in waiting[:200]], "waiting_total": len(waiting),
-            "waiting_for": state.queue.sizes(),
-        }  # fmt: skip
-
     def _status(self, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:
-        return self.status()
+        return self.views.status()
 
     def _show(self, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:
-        return self.view(self._lease(command, caller, others=True))
+        return self.views.lease(self._lease(command, caller, others=True))
 
     async def _history(self, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:
         place, lease, user = (_text(command, name, "") for name in ("place", "lease", "of"))
@@ -615,7 +554,7 @@ _COMMANDS = {
     "drain": "_change_place", "undrain": "_change_place", "maintain": "_change_place", "good": "_change_place",
     "quarantine": "_change_place", "retire": "_change_place", "hand-over": "_hand_over", "register": "_register",
     "next": "_next", "report": "_take_report", "leave": "_leave", "token-make": "_token_make",
-    "token-list": "_token_list", "token-revoke": "_token_revoke", "pair": "_pair",
+    "token-list": "_token_list", "token-revoke": "_token_revoke", "pair": "_pair", "backup": "_backup",
 }  # fmt: skip
 
 

@@ -212,7 +212,7 @@ class Pages:
         return _html(_page.page(title, main, live=live, user=f"{caller.user} ({caller.role})" if token else ""))
 
     def _overview(self, caller: Token) -> str:
-        return _page.overview(self._api.status(), lambda lease: self._may_release(caller, lease))
+        return _page.overview(self._api.views.status(), lambda lease: self._may_release(caller, lease))
 
     def _may_release(self, caller: Token, lease: Mapping[str, Any]) -> bool:
         return caller.may("release") and (not self._api.access.required or caller.user == lease["user"])
@@ -228,7 +228,7 @@ class Pages:
         history = await self._history(request, place=id)
         if id not in hub.state.places:
             return _html(_page.refused(f"there is no place {id!r}"), 404)
-        main = _page.place_page(self._api.view_place(hub.state.places[id]), hub.now())
+        main = _page.place_page(self._api.views.place(hub.state.places[id]), hub.now())
         return self._page(caller, token, f"{id}: portcall farm", main + history)
 
     async def lease(self, request: web.Request) -> web.Response:

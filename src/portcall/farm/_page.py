@@ -102,7 +102,7 @@ def overview(status: Mapping[str, Any], may_release: May) -> str:
         + table(("place", "user", "asked for", "since", "time left", "sessions", ""),
                 (_lease(x, now, may_release(x)) for x in status["leases"]), "nobody has a place")
         + f"<h2>Waiting<small>{status['waiting_total'] or ''}</small></h2>"
-        + table(("", "user", "asked for", "since", "because"),
+        + table(("", "user", "asked for", "class", "since", "because"),
                 (_waiting(x, now) for x in status["waiting"]), "nobody waits")
         + (f'<p class="none">and {more} more</p>' if more > 0 else "")
     )  # fmt: skip
@@ -131,7 +131,8 @@ def _state(place: Mapping[str, Any], now: float) -> str:
 def _place(place: Mapping[str, Any], now: float) -> str:
     keys = "".join(f'<span class="key">{escape(key)}</span>' for key in place["keys"])
     tags = " · ".join(escape(word).replace(" ", "&nbsp;") for word in tag_words(place["tags"]))
-    why = place["user"] or place["health_reason"] or (place["cause"] if place["state"] == "offline" else "")
+    why = "; ".join(filter(None, (place["user"], place["health_reason"])))
+    why = why or (place["cause"] if place["state"] == "offline" else "")
     return (
         f"<td>{_to_place(place['place'])}</td><td>{_state(place, now)} <time>{age(now - place['since'])}</time></td>"
         f'<td class="wide tags">{keys}{tags}</td>'
@@ -154,9 +155,16 @@ def _lease(lease: Mapping[str, Any], now: float, mine: bool) -> str:
 def _waiting(lease: Mapping[str, Any], now: float) -> str:
     return (
         f'<td class="num" data-name="in line:">{lease["position"]}</td><td>{escape(lease["user"])}</td>'
-        f'<td>{escape(lease["want"])}</td><td class="num" data-name="since">{age(now - lease["created"])}</td>'
+        f"<td>{escape(lease['want'])}</td><td>{escape(rank_words(lease))}</td>"
+        f'<td class="num" data-name="since">{age(now - lease["created"])}</td>'
         f'<td class="wide dim">{escape(lease["why"])}</td>'
     )
+
+
+def rank_words(request: Mapping[str, Any]) -> str:
+    """Return the class of a request, and its priority where it has one."""
+    priority = request["priority"]
+    return f"{request['class']} {priority:+g}" if priority else str(request["class"])
 
 
 def time_left(lease: Mapping[str, Any], now: float) -> str:
@@ -263,7 +271,7 @@ def _to_place(id: str) -> str:
 
 
 def clock(at: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+    return time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(at))
 
 
 def age(seconds: float) -> str:

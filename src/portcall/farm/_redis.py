@@ -23,7 +23,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from portcall.farm._model import Event, Lease, Place, Rows
+from portcall.farm._model import Event, Lease, Place, Refused, Rows
 from portcall.farm._reading import Read, damage, read_event, read_fact, read_lease, read_place, read_rows
 from portcall.farm._shown import shown_store
 from portcall.farm._store import FORMAT, StoreError
@@ -239,6 +239,10 @@ class RedisStore:
 
     def close(self) -> None:
         self._redis.close()
+
+    def backup(self) -> tuple[str, int]:
+        """Refuse: Redis has backups of its own. Raises: Refused."""
+        raise Refused("this farm keeps everything in Redis: back up Redis, by its BGSAVE", "invalid")
 
     def clock(self) -> float:
         """Return the time of Redis, by which all processes go: leases do not end early where another takes over."""

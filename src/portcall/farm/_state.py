@@ -478,14 +478,14 @@ class State(Records):
         lease.expires = self.now + lease.ttl
         self._arm(lease)
 
-    def extend(self, id: str, seconds: float, most: float = 0) -> Lease:
-        """Let a lease last that many seconds from now on, within the ceiling ``most`` (0: none)."""
+    def extend(self, id: str, seconds: float, most: float = 0, by: str = "") -> Lease:
+        """Let a lease last that many seconds from now on, within ``most`` (0: any), at the wish of ``by`` if given."""
         lease = self.leases[id]
         if lease.ends_at:
             limit = lease.since + most if most else float("inf")
             lease.ends_at = min(self.now + seconds, limit)
             self.changed[lease] = None
-            self.note("lease extended", place=lease.place, lease=id, user=lease.user)
+            self.note("lease extended", place=lease.place, lease=id, user=lease.user, detail=by and f"by {by}")
             self._arm(lease)
         return lease
 

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sqlite3
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from portcall.farm._model import Event, Lease, Place, Rows, fits
+from portcall.farm._model import Event, Lease, Place, Refused, Rows, fits
 from portcall.farm._reading import Read, damage, read_fact, read_lease, read_place, read_rows
 from portcall.farm._shown import shown_store
 
@@ -39,6 +41,10 @@ _TRIM_EVERY = 10_000
 _LOG_PAGES = 4000  # of 4 KiB in the write-ahead log, whose records go to the file then, with what the disk needs
 
 
+_COPIED_PAGES = 256  # of a backup at a time, for which the farm waits
+_COPY_PAUSE = 0.005
+
+
 class StoreError(OSError):
     """A turn was not written."""
 
@@ -57,6 +63,10 @@ class Store:
 
     def __init__(self, path: str) -> None:
         self.path = shown_store(path)
+        self._file = path
+        self._closing = False
+        self._copying = threading.Lock()
+        had_pages = os.path.isfile(path) and os.path.getsize(path) > 0 and not os.path.exists(f"{path}-wal")
         self.on_damage: Callable[[str], None] = lambda text: None
         try:
             self._db = sqlite3.connect(path, timeout=2, isolation_level=None, check_same_thread=False)
@@ -68,6 +78,11 @@ class Store:
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=NORMAL")
             self._db.execute(f"PRAGMA wal_autocheckpoint={_LOG_PAGES}")
+            is_empty = not self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+            if had_pages and is_empty:
+                self._db.close()
+                raise OSError(f"there is no farm in '{self.path}': it was copied while a farm ran, without the file "
+                              "'-wal' beside it; portcall farm backup makes whole copies")  # fmt: skip
             self._db.executescript("BEGIN IMMEDIATE;" + _SCHEMA + "COMMIT;")
         except sqlite3.Error as error:
             self._db.close()
@@ -81,7 +96,52 @@ class Store:
         self._since_trim = 0
 
     def close(self) -> None:
-        self._db.close()
+        self._closing = True
+        with self._copying:
+            self._db.close()
+
+    def backup(self) -> tuple[str, int]:
+        """Write a whole copy beside the file; return its path and size. For a thread: the farm goes on meanwhile.
+
+        Raises:
+            Refused: there is no file, another copy is being written, or this one cannot be: that of before is kept.
+        """
+        if self._file == ":memory:":
+            raise Refused("this farm keeps nothing: it runs with --store :memory:", "invalid")
+        if not self._copying.acquire(blocking=False):
+            raise Refused("another backup is being written: try again later", "busy")
+        path = os.path.abspath(self._file) + ".backup"
+        try:
+            size = self._copy_to(path + ".part")
+            os.replace(path + ".part", path)
+        except (sqlite3.Error, OSError) as error:
+            with contextlib.suppress(OSError):
+                os.unlink(path + ".part")
+            raise Refused(f"cannot write the backup '{path}': {error}", "backup") from None
+        finally:
+            self._copying.release()
+        return path, size
+
+    def _copy_to(self, path: str) -> int:
+        """Write a copy for its owner alone, and return its size."""
+
+        def go_on(*_: int) -> None:
+            if self._closing:
+                raise StoreError("the farm is about to stop")
+
+        for old in (path, path + "-journal"):  # of a farm that was killed
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(old)
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as copy:
+                copy.execute("PRAGMA journal_mode=OFF")
+                copy.execute("PRAGMA synchronous=OFF")  # the farm would wait for the disk
+                self._db.backup(copy, pages=_COPIED_PAGES, sleep=_COPY_PAUSE, progress=go_on)
+            os.fsync(file)
+            return os.fstat(file).st_size
+        finally:
+            os.close(file)
 
     def clock(self) -> float:
         """Return what time it is, in seconds since 1970."""

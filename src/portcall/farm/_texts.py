@@ -55,7 +55,8 @@ def check_number(value: Any, name: str, low: float, high: float) -> float:
         ValueError: it is none, or beyond them.
     """
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
-        raise ValueError(f"invalid {name} {str(value)[:40]} (must be {low:g}-{high:g})")
+        named = name.replace("_", "-")  # as the options of the command are
+        raise ValueError(f"invalid {named} {str(value)[:40]} (must be {low:g}-{high:,.15g})")
     return value
 
 

@@ -31,6 +31,7 @@ from portcall.rpc.wire._tls import TLSOptions
 
 HOLD = 15.0  # seconds for which a farm may hold back the answer to a waiting client
 RETRY_PAUSES = (0.1, 0.3, 1.0, 3.0)  # seconds between attempts to reach a farm that was there
+TOO_LATE = "waited too long"  # as the farm says why a request ended
 _BEATS = 3  # heartbeats within a lease's ttl
 
 OnWait = Callable[[str], None]
@@ -82,7 +83,7 @@ class Farm:
         wait: float | None = None,
         limit: float = 0,
         priority: float = 0,
-        class_: str = "normal",
+        class_: str = "",
         wait_for_new: bool = False,
         on_wait: OnWait | None = None,
     ) -> Lease:
@@ -95,7 +96,7 @@ class Farm:
             wait: seconds to wait at most; None forever.
             limit: seconds that the lease may last; 0 for any time.
             priority: -10 to 10; a step is worth a minute of waiting.
-            class_: ``urgent``, ``normal`` or ``batch``.
+            class_: ``urgent``, ``normal`` or ``batch``; by default normal, or the most urgent that the token may have.
             wait_for_new: wait even where no place that the farm knows could ever match.
             on_wait: called with the place in the queue and what is waited for, whenever that changes.
 
@@ -108,8 +109,9 @@ class Farm:
         secret = secrets.token_hex(32)
         until = None if wait is None else time.monotonic() + wait
         fields: dict[str, Any] = {
-            "want": want, "secret": secret, "ttl": ttl, "limit": limit, "priority": priority, "class": class_,
+            "want": want, "secret": secret, "ttl": ttl, "limit": limit, "priority": priority,
             "hopeless": wait_for_new, "wait": 0 if wait is None else max(wait, 0.001),
+            **({"class": class_} if class_ else {}),
         }  # fmt: skip
         view: dict[str, Any] = {}
         why = ""
@@ -119,8 +121,13 @@ class Farm:
                 why = str(view.get("why") or why)
                 if on_wait is not None and "position" in view:
                     on_wait(f"number {view['position']} in the queue: {view['why']}")
-                view = self._again("wait", hold=_hold(until), lease=view["lease"], secret=secret,
-                                   seen=view.get("position", 0))  # fmt: skip
+                try:
+                    view = self._again("wait", hold=_hold(until), lease=view["lease"], secret=secret,
+                                       seen=view.get("position", 0))  # fmt: skip
+                except FarmError as error:
+                    if error.reason != "ended" or TOO_LATE not in str(error):
+                        raise
+                    view = {**view, "state": "ended", "reason": TOO_LATE}  # between two questions
         except BaseException as error:  # also the one of a signal's handler
             with contextlib.suppress(RPCError), contextlib.closing(self._channel.clone()) as channel:
                 if not view and not (isinstance(error, RPCError) and not self._channel.closed):
@@ -129,7 +136,7 @@ class Farm:
                     channel.call("release", lease=view["lease"], secret=secret)
             raise
         if view["state"] == "ended":
-            if view["reason"] == "waited too long":
+            if view["reason"] == TOO_LATE:
                 text = f"the farm {self.address} had no place for {want!r} within {wait:g} s{': ' if why else ''}{why}"
                 raise SessionTimeoutError(text, peer=self.address, reason="no-place")
             text = f"the farm {self.address} ended the lease for {want!r}: {said(view)}"

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import getpass
 import json
 import os
@@ -34,6 +35,9 @@ class FarmChannel:
         token: by default that of PORTCALL_FARM_TOKEN.
         tls: speak TLS; by default where PORTCALL_FARM_CA names the file of an authority to trust.
         user: the name to give where the farm needs no token; by default that of this user.
+
+    Raises:
+        OSError: a file that TLS needs is not there, or not what it must be.
     """
 
     def __init__(
@@ -49,7 +53,13 @@ class FarmChannel:
         self.token = check_token(token if token is not None else os.environ.get("PORTCALL_FARM_TOKEN", ""))
         ca = os.environ.get("PORTCALL_FARM_CA", "")
         self.tls = tls or (TLSOptions(ca=ca) if ca else None)
+        if self.tls is not None:
+            self.tls.context()
         self.user = user or _user()
+        self._start()
+
+    def _start(self) -> None:
+        """Have no connections."""
         self._local = threading.local()
         self._lock = threading.Lock()
         self._sockets: set[socket.socket] = set()
@@ -177,7 +187,7 @@ class FarmChannel:
             answer = None
         if not isinstance(answer, dict) or (status == 401 and answer.get("reason") != "token"):  # of a proxy before it
             text = f"{peer} is not a farm, or needs TLS: it answered with status {status}"
-            hint = "give the certificate of the farm, where it speaks TLS: TLSOptions(ca=)"
+            hint = "give the certificate of the farm, where it speaks TLS: PORTCALL_FARM_CA, or TLSOptions(ca=)"
             raise ConnectError(text, peer=peer, reason="farm-tls", hint=hint)
         if status == 401:
             hint = "give token=, or set PORTCALL_FARM_TOKEN"
@@ -195,7 +205,9 @@ class FarmChannel:
 
     def clone(self) -> FarmChannel:
         """Return another channel to the same farm."""
-        return FarmChannel(",".join(map(str, self._addresses)), self.token, self.tls, self.user)
+        channel = copy.copy(self)
+        channel._start()
+        return channel
 
     def close(self) -> None:
         """Close all connections; a thread that waits for an answer gets an error."""

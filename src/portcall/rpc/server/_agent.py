@@ -248,7 +248,7 @@ class Agent:
                     raise
                 self._registered = ""
                 if pause > FIRST_PAUSE or getattr(error, "reason", "") != "register":
-                    self._complain(f"{error}; trying again")
+                    self._complain(f"{_words(error)}; trying again")
                     self._stopping.wait(pause * random.uniform(0.8, 1.2))
                 # else the farm started again, or had given us up
                 pause = min(pause * 2, LONGEST_PAUSE)
@@ -471,3 +471,11 @@ class Agent:
         if isinstance(message, LeaseEnded):
             return {"what": "cleaned", "fence": message.fence}
         return None
+
+
+def _words(error: Exception) -> str:
+    """Return an error for the log; of certificates it names the option of the command, which is no part of Python."""
+    hint = getattr(error, "hint", "")
+    if getattr(error, "reason", "") not in ("farm-tls", "certificate"):
+        return str(error)
+    return f"{str(error).removesuffix(f'; {hint}')}; give the certificate of the farm: --farm-ca FILE"
