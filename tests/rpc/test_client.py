@@ -359,6 +359,8 @@ def test_remote_error_is_also_the_error_that_a_call_here_raises(kind: str) -> No
     cls = getattr(errors, kind)
     made = remote_error(f"{kind}: what it says", "a peer")
     bases = (errors.RPCError, errors.RemoteError, errors.RemoteCrashError)
+    if cls is errors.InternalError:  # also tvm-ffi's name for a failed check, which is none of ours
+        cls = RuntimeError
     assert isinstance(made, cls) == (not issubclass(cls, errors.RPCError) or cls in bases)
     assert str(pickle.loads(pickle.dumps(made))) == str(made)
 

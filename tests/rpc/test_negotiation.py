@@ -268,8 +268,8 @@ def test_remote_traceback_survives_two_sessions() -> None:
 
 def test_popen_session_has_remote_tracebacks() -> None:
     with rpc.PopenSession() as session, pytest.raises(errors.RemoteError) as raised:
-        session["portcall.rpc.file_size"]("missing")
-    assert "in file_size\n" in raised.value.remote_traceback
+        session["tvm.rpc.server.load_module"]("missing")
+    assert "in _load_module\n" in raised.value.remote_traceback
 
 
 def test_remote_error_pickles_with_its_traceback(remote: rpc.Session) -> None:
