@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "board/hello.h"
 
-#include <cctype>
+#include <algorithm>
 #include <cstdlib>
+#include <string_view>
 
 #include "bytes/utf8.h"
 #include "portcall/error.h"
@@ -51,16 +52,32 @@ int VersionOf(const std::string& text) {
   return static_cast<int>(std::strtol(text.c_str(), nullptr, 10));
 }
 
+// Digits, with a fraction and an exponent or without (docs/wire.md, section 1).
+bool IsDecimal(std::string_view text) {
+  auto take_digits = [&text] {
+    const size_t count = std::min(text.find_first_not_of("0123456789"), text.size());
+    text.remove_prefix(count);
+    return count > 0;
+  };
+  auto take = [&text](std::string_view any) {
+    const bool found = !text.empty() && any.find(text[0]) != std::string_view::npos;
+    if (found) text.remove_prefix(1);
+    return found;
+  };
+  if (!take_digits() || (take(".") && !take_digits())) return false;
+  if (!take("eE")) return text.empty();
+  take("+-");
+  return take_digits() && text.empty();
+}
+
 }  // namespace
 
 double Hello::Timeout() const {
   std::string text = OptionOf(*this, "seconds");
   if (text.empty()) text = OptionOf(*this, "timeout", "0");
-  char* end = nullptr;
-  const double seconds = std::strtod(text.c_str(), &end);
-  PORTCALL_CHECK(!text.empty() && *end == '\0' && (std::isdigit(static_cast<uint8_t>(text[0])) || text[0] == '.'),
-                 RemoteProtocolError)
+  PORTCALL_CHECK(IsDecimal(text), RemoteProtocolError)
       << "the option -timeout='" << text << "' is not a number of seconds";
+  const double seconds = std::strtod(text.c_str(), nullptr);
   PORTCALL_CHECK(seconds >= 0 && seconds <= kMostSeconds, RemoteProtocolError)
       << "the option -timeout=" << text << " is out of range";
   return seconds;

@@ -10,7 +10,15 @@ import { remoteError } from "../src/rpc/client/remote_error.js";
 import { DescribedObject, decodeValue, encodeValue, Shape, wideInt } from "../src/rpc/wire/by_value.js";
 import { Reader, Writer } from "../src/rpc/wire/bytes.js";
 import { Code, FrameReader } from "../src/rpc/wire/frames.js";
-import { fromHex, greeting, HandshakeReader, parseGreeting, proof, toHex } from "../src/rpc/wire/handshake.js";
+import {
+  fromHex,
+  greeting,
+  HandshakeReader,
+  parseGreeting,
+  proof,
+  timeoutOf,
+  toHex,
+} from "../src/rpc/wire/handshake.js";
 import { ByValue, readSequence, readValue, writeValue } from "../src/rpc/wire/values.js";
 import { ended, PYTHON, start } from "./servers.js";
 
@@ -70,6 +78,18 @@ describe("the vectors shared with Python", () => {
     for (const role of ["client", "server"] as const) {
       const { hex, meaning } = named(`proof of the ${role}`)[0]!;
       assert.equal(toHex(await proof(meaning.token, role, [fromHex(meaning.transcript)])), hex);
+    }
+  });
+
+  test("of times of a session are read, or refused", () => {
+    const times = named("time of a session");
+    assert(times.length > 10);
+    for (const { hex, meaning } of times) {
+      const reader = new HandshakeReader();
+      reader.feed(fromHex(hex));
+      const read = () => timeoutOf(parseGreeting(reader.next()!.text, "client"));
+      if (meaning.seconds === null) assert.throws(read, RemoteProtocolError, meaning.text);
+      else assert.equal(read(), meaning.seconds);
     }
   });
 

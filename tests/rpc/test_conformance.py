@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import socket
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,6 +41,26 @@ def test_conformance_vectors_of_the_hello_are_read_by_our_ends() -> None:
     assert isinstance(read_reply, _handshake.Hello)
     assert read_hello.features == set(VECTORS[0]["meaning"]["features"])
     assert read_reply.options["secret"] == "s"
+
+
+TIMES = [vector for vector in VECTORS if vector["name"] == "time of a session"]
+
+
+@pytest.mark.parametrize("vector", TIMES, ids=lambda vector: vector["meaning"]["text"])
+def test_servers_read_the_times_of_the_conformance_vectors(serving_functions: Serving, vector: dict[str, Any]) -> None:
+    data, seconds = bytes.fromhex(vector["hex"]), vector["meaning"]["seconds"]
+    hello = _handshake.HelloReader().feed(data)
+    assert isinstance(hello, _handshake.Hello)
+    if seconds is None:
+        with pytest.raises(errors.RemoteProtocolError):
+            _ = hello.timeout
+    else:
+        assert hello.timeout == seconds
+    host, _, port = serving_functions.address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=30) as sock:
+        sock.sendall(data)
+        (code,) = struct.unpack("<i", read(sock, 4))
+    assert code == (_handshake.MISMATCH if seconds is None else _handshake.MAGIC)
 
 
 @pytest.mark.parametrize("vector", VALUES, ids=lambda vector: vector["name"])

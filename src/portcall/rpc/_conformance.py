@@ -31,6 +31,10 @@ _OUTER_VALUES = (
     ("an array", [tensor([0.0, 1.0], "float32")], [{"dtype": "float32", "shape": [2], "elements": [0.0, 1.0]}]),
     ("a Shape", Shape([2, 3]), {"shape": [2, 3]}),
 )  # fmt: skip
+_SECONDS = (
+    *(("20", 20), ("20.25", 20.25), ("3000e-01", 300), ("1.5E+2", 150)),
+    *((text, None) for text in ("0x10", "1_0", ".5", "5.", "+1", "-1", "1e", "inf", "nan", "1e12", "1,5")),
+)  # None: it is refused
 
 
 def vectors() -> list[dict[str, Any]]:
@@ -46,6 +50,10 @@ def vectors() -> list[dict[str, Any]]:
         made.append(
             _vector(f"proof of the {role}", "", role, data, {"token": _TOKEN, "transcript": (hello + reply).hex()})
         )
+    for text, seconds in _SECONDS:
+        words = _handshake.Hello("k", {"seconds": text, "timeout": "1"}).words("client").encode()
+        data = struct.pack("<ii", _handshake.MAGIC, len(words)) + words
+        made.append(_vector("time of a session", "", "client", data, {"text": text, "seconds": seconds}))
     for stream, dropped, text in ((1, 0, "a line\n"), (2, 3, "zwölf\nlines\n")):
         frame = OUTPUT.pack(stream, dropped, text.encode())
         made.append(_vector("output", "output", "server", frame, {"stream": stream, "dropped": dropped, "text": text}))

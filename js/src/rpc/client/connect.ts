@@ -137,7 +137,9 @@ export async function connect(address: string, options: ConnectOptions = {}): Pr
     ["nonce", newNonce()],
   ]);
   const sessionTimeout = checkSeconds(options.sessionTimeout ?? 0, "sessionTimeout");
-  if (sessionTimeout) words.set("timeout", String(sessionTimeout));
+  const whole = Math.ceil(sessionTimeout);
+  if (whole !== sessionTimeout) words.set("seconds", String(sessionTimeout));
+  if (whole) words.set("timeout", String(whole)); // digits alone, and last: some servers of TVM read no other form
   const token = tokenOf(options.token);
   const constructorArgs = checkArray(options.constructorArgs ?? [], "constructorArgs");
   checkSignal(options.signal, "signal");

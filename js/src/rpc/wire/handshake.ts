@@ -128,7 +128,7 @@ export function sameBytes(a: Uint8Array, b: Uint8Array): boolean {
 /** Return the time that a client asks for its session, in seconds; 0 when it does not.
  * @throws RemoteProtocolError It is not a number of seconds. */
 export function timeoutOf(hello: Greeting): number {
-  const text = hello.options.get("timeout") ?? "0";
+  const text = hello.options.get("seconds") || (hello.options.get("timeout") ?? "0");
   const seconds = /^\d+(\.\d+)?(e[+-]?\d+)?$/i.test(text) ? Number(text) : Number.NaN;
   if (!(seconds >= 0 && seconds <= MAX_SECONDS)) {
     throw new RemoteProtocolError(`the option -timeout=${text.slice(0, 40)} is not a number of seconds`);

@@ -21,6 +21,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import math
+import re
 import secrets
 import struct
 from collections.abc import Iterable
@@ -33,6 +34,7 @@ DUPLICATE = 0x000F_F272
 MISMATCH = 0x000F_F273
 NOTICE = 0x000F_F274
 
+_SECONDS = re.compile(r"[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 MOST_SECONDS = 1e9  # of any duration: 31 years
 OLDEST_VERSION, VERSION = 1, 1  # of the extensions between two portcall peers that this code speaks
 # The extensions that both may have: each is used if client and server name it.
@@ -68,10 +70,9 @@ class Hello:
     def timeout(self) -> float:
         """The session time that a client asks for, in seconds; 0 when it does not."""
         text = self.options.get("seconds") or self.options.get("timeout", "0")
-        try:
-            seconds = float(text)
-        except ValueError:
-            raise RemoteProtocolError(f"the option -timeout={text!r} is not a number of seconds") from None
+        if not _SECONDS.fullmatch(text):
+            raise RemoteProtocolError(f"the option -timeout={text!r} is not a number of seconds")
+        seconds = float(text)
         if not 0 <= seconds <= MOST_SECONDS:
             raise RemoteProtocolError(f"the option -timeout={text} is out of range")
         return seconds
