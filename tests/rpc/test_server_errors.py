@@ -210,19 +210,19 @@ def test_session_that_cannot_be_started_is_reported(
         return received[0]
 
     def start(descriptors: list[int]) -> SessionEnded:
-        process._start(StartSession(5, "/nowhere"), descriptors)
+        process._start(StartSession(5, "/nowhere", "", "all"), descriptors)
         return report()
 
-    def three() -> list[int]:
-        return [os.open("/dev/null", os.O_RDONLY) for _ in range(3)]
+    def two() -> list[int]:
+        return [os.open("/dev/null", os.O_RDONLY) for _ in range(2)]
 
     before = len(os.listdir("/proc/self/fd"))
     assert "too many open files" in start([os.open("/dev/null", os.O_RDONLY)]).error
     monkeypatch.setattr(process, "_fork", fail)
-    assert "no more processes" in start(three()).error
-    monkeypatch.setattr(process, "_fork", lambda _: sleeping.pid)
+    assert "no more processes" in start(two()).error
+    monkeypatch.setattr(process, "_fork", lambda *_: sleeping.pid)
     monkeypatch.setattr(os, "pidfd_open", fail)
-    assert start(three()).number == 5
+    assert start(two()).number == 5
     with pytest.raises(ChildProcessError):  # it has been killed, and waited for
         os.waitpid(sleeping.pid, 0)
     sleeping.returncode = -signal.SIGKILL

@@ -19,20 +19,19 @@ from portcall.rpc.server._link import Link
 from portcall.rpc.server._messages import (
     ALL,
     MAX_BYTES,
-    WORKER_REPORTS,
+    PUMP_REPORTS,
     ZYGOTE_ORDERS,
     ZYGOTE_REPORTS,
     CountDirectory,
     DeleteDirectory,
     DirectoryCounted,
     DirectoryDeleted,
-    HandshakeFailed,
-    HelloReceived,
     ImportFailed,
     KillSession,
     Message,
     MessageError,
-    SendToClient,
+    PumpFailed,
+    PumpReady,
     SessionEnded,
     SessionStarted,
     StartSession,
@@ -45,7 +44,6 @@ VALUES = {
     str: TEXTS,
     int: st.integers(),
     float: st.floats(allow_nan=False),
-    bytes: st.binary(max_size=50),
     dict: st.dictionaries(TEXTS, st.integers()),
     list: st.lists(st.integers()),
 }
@@ -56,8 +54,6 @@ def messages(draw: st.DrawFn) -> Message:
     cls = draw(st.sampled_from(sorted(ALL, key=lambda cls: cls.__name__)))
     types = _messages._FIELDS[cls.__name__]
     values = {name: draw(VALUES[kind]) for name, kind in types.items()}
-    if cls is SendToClient:
-        values["then"] = draw(st.sampled_from(["wait", "proof", "serve", "end"]))
     return cls(**values)
 
 
@@ -105,8 +101,7 @@ GOOD = {"message": "SessionEnded", "number": 1, "status": 0, "error": "", "last_
         [], 1, None, {}, {"message": None}, {"message": ["SessionEnded"]}, {"message": "Nothing"},
         {key: GOOD[key] for key in ("message", "number", "status")}, {**GOOD, "more": 1}, {**GOOD, "number": "1"},
         {**GOOD, "number": True}, {**GOOD, "number": 1.0}, {**GOOD, "number": None}, {**GOOD, "error": 5},
-        {"message": "HelloReceived", "data": "xy"}, {"message": "HelloReceived", "data": [1]},
-        {"message": "SendToClient", "data": "", "then": "explode"},
+        {"message": "PumpReady"}, {"message": "PumpReady", "certificate": [1]},
     ],
     ids=str,
 )  # fmt: skip
@@ -124,13 +119,13 @@ def test_decode_refuses_what_is_nested_too_deeply() -> None:
 def test_decode_refuses_messages_of_another_direction() -> None:
     data = encode(KillSession(7))
     assert decode(data, ZYGOTE_ORDERS) == KillSession(7)
-    with pytest.raises(MessageError, match=r"^unexpected message 'KillSession' \(expected HelloReceived or "):
-        decode(data, WORKER_REPORTS)
+    with pytest.raises(MessageError, match=r"^unexpected message 'KillSession' \(expected PumpReady or "):
+        decode(data, PUMP_REPORTS)
 
 
 def test_encode_refuses_what_a_link_does_not_carry() -> None:
     with pytest.raises(MessageError, match=f"at most {MAX_BYTES}"):
-        encode(HandshakeFailed("x" * MAX_BYTES))
+        encode(PumpFailed("x" * MAX_BYTES))
 
 
 @pytest.mark.parametrize("character", ["x", "\0", "\U0001f600", "\udc80"])
@@ -156,16 +151,16 @@ def test_link_closes_the_descriptors_of_a_refused_message() -> None:
     link, peer = raw_pair()
     with link, peer:
         before = len(os.listdir("/proc/self/fd"))
-        for data in (b"nonsense", encode(KillSession(1)), encode(HelloReceived(b"x"))):
+        for data in (b"nonsense", encode(KillSession(1)), encode(PumpReady("x"))):
             socket.send_fds(peer, [data], [0, 1])
             with pytest.raises(MessageError):
-                link.receive((HelloReceived,))
+                link.receive((PumpReady,))
         assert len(os.listdir("/proc/self/fd")) == before
-        socket.send_fds(peer, [encode(StartSession(1, "/d"))], [0, 1, 2])
+        socket.send_fds(peer, [encode(StartSession(1, "/d", "", "all"))], [0, 1])
         received = link.receive(ZYGOTE_ORDERS)
         assert received is not None
-        assert received[0] == StartSession(1, "/d")
-        assert len(received[1]) == 3
+        assert received[0] == StartSession(1, "/d", "", "all")
+        assert len(received[1]) == 2
         for descriptor in received[1]:
             os.close(descriptor)
 

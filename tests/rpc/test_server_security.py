@@ -23,6 +23,7 @@ from portcall.errors import AuthenticationError, RPCError
 from portcall.rpc import Server
 from portcall.rpc.server._options import ServerOptions, is_loopback
 from portcall.rpc.wire import _handshake
+from rpc.processes import descendants_of
 from rpc.raw_client import (
     EXCEPTION,
     GET_FUNCTION,
@@ -37,7 +38,7 @@ from rpc.raw_client import (
     text,
 )
 from rpc.relay import saying
-from rpc.serving import serving
+from rpc.serving import serving, wait_until
 
 TOKEN = "0123456789abcdef0123456789abcdef"
 
@@ -332,6 +333,57 @@ def test_tls_key_is_dropped_by_the_worker(certificates: Path) -> None:
 def test_tls_missing_certificate_fails_at_start(tmp_path: Path) -> None:
     with pytest.raises(Exception, match="does not start"):
         Server(tls_certificate=str(tmp_path / "no.pem"))
+
+
+# ---- Strangers ----------------------------------------------------------------------------------------------------
+
+
+def ask_why(address: str, tls: rpc.TLSOptions | None = None) -> str:
+    """Ask about a session that there never was: who is answered came after all that connected before."""
+    with RawClient(address) as client:
+        if tls is not None:
+            client.sock = tls.context().wrap_socket(client.sock, server_hostname="127.0.0.1")
+        client.send(hello("", " -portcall=1 -reason=1.x"))
+        return client.read_reply()
+
+
+def test_strangers_cost_no_process(tmp_path: Path) -> None:
+    with Server(work_dir=str(tmp_path), max_handshakes=200) as server:
+        before = descendants_of(server.pid)
+        strangers = [RawClient(server.address) for _ in range(100)]
+        for stranger in strangers[::2]:
+            stranger.send(hello("", " -portcall=1")[:-1])
+        assert ask_why(server.address) == "server: -ended=unknown"
+        assert descendants_of(server.pid) == before
+        assert not list(tmp_path.glob("*/session-*"))
+        for stranger in strangers:
+            stranger.close()
+
+
+def test_tls_strangers_cost_a_process_at_their_first_byte_only(certificates: Path) -> None:
+    files = {"tls_certificate": str(certificates / "server.pem"), "tls_key": str(certificates / "server.key")}
+    with Server(max_handshakes=200, **files) as server:
+        before = descendants_of(server.pid)
+        strangers = [RawClient(server.address) for _ in range(100)]
+        assert ask_why(server.address, client_tls(certificates)) == "server: -ended=unknown"
+        wait_until(lambda: descendants_of(server.pid) == before)  # the pump of that question has ended
+        for stranger in strangers[:2]:
+            stranger.send(b"\x16")
+        wait_until(lambda: len(descendants_of(server.pid) - before) == 2)
+        for stranger in strangers:
+            stranger.close()
+        wait_until(lambda: descendants_of(server.pid) == before)
+
+
+def test_strangers_that_leave_are_forgotten_at_once() -> None:
+    with serving("--handshake-timeout", "1h", PORTCALL_TOKEN=TOKEN) as server:
+        for sent in (b"", hello("", " -portcall=1 -nonce=abc")[:5], hello("", " -portcall=1 -nonce=abc")):
+            with RawClient(server.address) as client:
+                client.send(sent)
+                name = client.name
+                if len(sent) > 5:
+                    client.read_reply()
+            assert server.event("dropped", lambda event, name=name: event["peer"] == name)["how"] == "left"
 
 
 # ---- What sessions may reach --------------------------------------------------------------------------------------

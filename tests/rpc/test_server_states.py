@@ -5,8 +5,11 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
+import shutil
 import socket
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,17 +22,9 @@ from portcall.rpc import ServerOptions
 from portcall.rpc.server._admission import Admission
 from portcall.rpc.server._connections import HANDSHAKE, RULES, Connection, Connections, State, StateError
 from portcall.rpc.server._ended_sessions import EndedSessions
-from portcall.rpc.server._link import Link
 from portcall.rpc.server._log import Log
 from portcall.rpc.server._loop import Loop
-from portcall.rpc.server._messages import (
-    WORKER_ORDERS,
-    HandshakeFailed,
-    HelloReceived,
-    Message,
-    ProofReceived,
-    SendToClient,
-)
+from portcall.rpc.server._messages import Message, StartSession
 from portcall.rpc.wire import _endings, _handshake
 from portcall.rpc.wire._endings import KINDS, Ending, Progress, ending_of, error_of, last_message
 
@@ -37,9 +32,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def connection_in(state: State) -> Connection:
-    ours, theirs = Link.pair()
-    theirs.close()
-    return Connection(1, socket.socket(), "a client", ours, -1, "/nowhere", 0.0, state)
+    return Connection(1, socket.socket(), "a client", 0.0, state=state)
 
 
 @pytest.mark.parametrize("state", State)
@@ -54,132 +47,141 @@ def test_enter_takes_the_steps_of_the_table_only(state: State, following: State)
             connection.enter(following)
         assert connection.state is state
     connection.sock.close()
-    connection.link.close()
 
 
-def test_every_state_has_rules_and_every_handshake_can_be_refused() -> None:
+def test_every_state_has_rules_and_no_handshake_has_a_process() -> None:
     assert set(RULES) == set(State)
-    for state in State:
-        rules = RULES[state]
+    for rules in RULES.values():
         assert {rules.out_of_time, rules.client_gone} <= set(KINDS)
-        assert rules.ignores or HandshakeFailed in rules.accepts
-        assert (State.CLOSING in rules.following) == (state in HANDSHAKE)
+    assert [state for state in State if State.SERVING in RULES[state].following] == [State.STARTING]
+    assert not {State.STARTING, State.SERVING} & set(HANDSHAKE)
 
 
-# ---- Admission, with messages in any order ----
-
-
-class Owner:
-    """In place of the supervisor: no process is started."""
-
-    def __init__(self) -> None:
-        self.errors: list[Exception] = []
-
-    def order(self, message: Message, descriptors: Sequence[int] = ()) -> None:
-        raise AssertionError("no session is started here")
-
-    def kill(self, connection: Connection, why: Ending) -> None: ...
-
-    def on_client_gone(self, connection: Connection) -> None: ...
-
-    def on_client_error(self, connection: Connection, error: Exception) -> None:
-        self.errors.append(error)
+# ---- Admission, with bytes in any order ----
 
 
 TOKEN = "0123456789abcdef"
 HELLOS = [
     _handshake.client_hello("k", nonce="1"), _handshake.client_hello("wrong", nonce="1"),
     _handshake.client_hello("k", extended=False), _handshake.client_hello("k")[:-1], _handshake.reason_hello("1", "x"),
-    b"nonsense", b"",
+    _handshake.client_hello("k").replace(b"portcall=1", b"portcall=x"), b"nonsense", b"\0", bytes(40),
 ]  # fmt: skip
 
 
 class Conversation:
-    """One worker that sends messages to an admission; keeps the orders that it gets."""
+    """One client of an admission, which has this in place of the supervisor: no process is started."""
 
     def __init__(self, token: str) -> None:
         self.loop = Loop(lambda error: None)
-        self.owner = Owner()
         self.listener = socket.socket()
-        connections = Connections(self.loop, lambda _: None)
+        self.base = tempfile.mkdtemp()
+        self.connections = Connections(self.loop, lambda _: None)
         options = ServerOptions(key="k", token=token, max_sessions=1)
         self.admission = Admission(
-            options, self.listener, "/nowhere", connections, EndedSessions(), self.loop, Log("none"), self.owner
+            options, self.listener, self.base, self.connections, EndedSessions(), self.loop, Log("none"), self
         )
-        self.link, self.worker = Link.pair()
-        self.worker.set_timeout(0)
-        self.connection = Connection(1, socket.socket(), "a client", self.link, -1, "/nowhere", 0.0)
-        connections.add(self.connection)
-        self.sent: list[SendToClient] = []
+        self.client, sock = socket.socketpair()
+        self.client.setblocking(False)
+        self.admission._begin(sock, "a client")
+        (self.connection,) = self.connections
+        self.orders: list[Message] = []
+        self.errors: list[Exception] = []
 
-    def send(self, message: Message) -> Exception | None:
-        error = None
+    def order(self, message: Message, descriptors: Sequence[int] = ()) -> None:
+        self.orders.append(message)
+
+    def kill(self, connection: Connection, why: Ending) -> None:
+        self.forget(connection)
+
+    def on_client_gone(self, connection: Connection) -> None:
+        self.forget(connection)
+
+    def on_client_error(self, connection: Connection, error: Exception) -> None:
+        self.errors.append(error)
+
+    def forget(self, connection: Connection) -> None:
+        self.connections.remove(connection)
+        self.loop.forget(connection.sock.fileno())
+        connection.sock.close()
+        if connection.progress >= 0:
+            os.close(connection.progress)
+
+    @property
+    def open(self) -> bool:
+        return len(self.connections) == 1
+
+    def send(self, data: bytes) -> bytes:
+        """Send bytes, let admission read, and return its answer."""
+        self.client.send(data)
+        self.admission._receive(self.connection)
         try:
-            self.admission._on_message(self.connection, message)
-        except Exception as raised:
-            error = raised
-        try:
-            while received := self.worker.receive(WORKER_ORDERS):
-                assert isinstance(received[0], SendToClient)
-                self.sent.append(received[0])
-        except BlockingIOError:
-            pass
-        return error
+            return self.client.recv(1 << 16)
+        except (BlockingIOError, ConnectionResetError):
+            return b""
 
     def close(self) -> None:
         self.admission.stop_accepting()
+        if self.open:
+            self.forget(self.connection)
         self.loop.close()
-        for thing in (self.listener, self.link, self.worker, self.connection.sock):
+        for thing in (self.listener, self.client):
             thing.close()
+        shutil.rmtree(self.base)
 
 
-MESSAGES = st.one_of(
-    st.sampled_from(HELLOS).map(HelloReceived), st.binary(max_size=40).map(ProofReceived),
-    st.just("right proof"), st.just(HandshakeFailed("gone")),
-)  # fmt: skip
+PIECES = st.one_of(st.sampled_from(HELLOS), st.binary(min_size=1, max_size=40), st.just("proof"))
 
 
-@given(st.booleans(), st.lists(MESSAGES, max_size=6))
-@settings(max_examples=150)
-def test_states_open_a_session_only_after_hello_and_proof(with_token: bool, messages: list[Message | str]) -> None:
+@given(st.booleans(), st.lists(st.tuples(PIECES, st.integers(1, 60)), max_size=6))
+@settings(max_examples=150, deadline=None)
+def test_states_open_a_session_only_after_hello_and_proof(
+    with_token: bool, pieces: list[tuple[bytes | str, int]]
+) -> None:
     talk = Conversation(TOKEN if with_token else "")
     try:
         proved = False
-        for each in messages:
-            before, count = talk.connection.state, len(talk.sent)
-            if isinstance(each, str):
-                each = ProofReceived(_handshake.proof(TOKEN, "client", talk.connection.transcript))
-                proved = proved or before is State.PROVING
-            error = talk.send(each)
-            after = talk.connection.state
-            assert error is None or isinstance(error, errors.RemoteProtocolError)  # ends this connection
-            assert after is before or before is not State.SERVING
-            assert after in (before, *RULES[before].following, *RULES[State.WAITING].following)
-            assert before not in (State.SERVING, State.CLOSING) or len(talk.sent) == count
-        if talk.connection.state is State.SERVING:
-            assert proved or not with_token
-            assert talk.sent[-1].then == "serve"
-        assert [order.then for order in talk.sent].count("serve") <= 1
-        assert not talk.owner.errors
+        for each, step in pieces:
+            before = talk.connection.state
+            data = each if isinstance(each, bytes) else _handshake.proof(TOKEN, "client", talk.connection.transcript)
+            proved = proved or (before is State.PROVING and each == "proof" and not talk.connection.proof)
+            for begin in range(0, len(data), step):
+                if not talk.open:
+                    return
+                state = talk.connection.state
+                talk.send(data[begin : begin + step])
+                assert talk.connection.state in (state, *RULES[state].following, State.STARTING)
+            if talk.connection.state is State.STARTING:
+                assert proved or not with_token
+                (order,) = talk.orders
+                assert isinstance(order, StartSession)
+            else:
+                assert not talk.orders
+        assert not talk.errors
     finally:
         talk.close()
 
 
-def test_states_have_the_process_id_before_serving() -> None:
+def test_states_answer_the_client_once_its_process_is_there() -> None:
     talk = Conversation("")
-    assert talk.send(HelloReceived(HELLOS[0], 77)) is None
-    assert talk.connection.pid == 77
+    hello = _handshake.client_hello("k")
+    assert talk.send(hello + b"a request of the session") == b""
+    assert talk.connection.state is State.STARTING
+    talk.admission.begin(talk.connection)
+    assert talk.connection.state is State.SERVING
+    assert talk.client.recv(1 << 16) == talk.connection.reply != b""
+    assert talk.connection.sock.recv(100) == b"a request of the session"  # left for it
     talk.close()
 
 
-@pytest.mark.parametrize("token", ["", TOKEN])
-def test_states_refuse_a_second_hello(token: str) -> None:
-    talk = Conversation(token)
-    hello = HelloReceived(HELLOS[0])
-    talk.connection.state = State.WAITING
-    assert talk.send(hello) is None
-    assert talk.connection.state is State.CLOSING
-    assert [order.then for order in talk.sent] == ["end"]
+@pytest.mark.parametrize(
+    ("sent", "answer"),
+    [(b"GET / HTTP/1.1\r\n\r\n", b""), (_handshake.client_hello("no"), _handshake.refusal(_handshake.MISMATCH))],
+)  # fmt: skip
+def test_states_refuse_without_a_process(sent: bytes, answer: bytes) -> None:
+    talk = Conversation("")
+    assert talk.send(sent) == answer
+    assert not talk.open
+    assert talk.orders == []
     talk.close()
 
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Admission of clients: accept connections, check each handshake, and keep the queue.
+"""Admission of clients: accept connections, check each handshake, keep the queue, and order a process for a session.
 
-Each connection gets a process at once, which carries its bytes; this module decides what they mean. Where there is a
-token the proof comes first and the queue second: nobody waits behind a stranger.
+Nothing waits here: what a client has sent is read as far as it goes, and never more than the handshake has, since the
+rest is for the session. With TLS a connection gets its pump at its first byte, and then its bytes are read in clear.
+Where there is a token the proof comes first and the queue second: nobody waits behind a stranger.
 """
 
 from __future__ import annotations
@@ -26,16 +27,15 @@ from portcall.rpc.server._listen import peer_name
 from portcall.rpc.server._log import Log, count
 from portcall.rpc.server._loop import PAUSE, Loop, Timer
 from portcall.rpc.server._messages import (
-    WORKER_REPORTS,
-    HandshakeFailed,
-    HelloReceived,
+    PUMP_REPORTS,
     Message,
-    ProofReceived,
-    SendToClient,
+    PumpFailed,
+    PumpReady,
+    StartPump,
     StartSession,
 )
 from portcall.rpc.server._options import ServerOptions
-from portcall.rpc.wire import _handshake
+from portcall.rpc.wire import _handshake, _tls
 from portcall.rpc.wire._endings import PROGRESS_BYTES, Ending
 
 STALE_HANDSHAKE = 1.0  # seconds after which a silent connection makes room for others, where there are too many
@@ -47,6 +47,8 @@ class Owner(Protocol):
     def order(self, message: Message, descriptors: Sequence[int] = ()) -> None: ...
 
     def kill(self, connection: Connection, why: Ending) -> None: ...
+
+    def forget(self, connection: Connection) -> None: ...
 
     def on_client_gone(self, connection: Connection) -> None: ...
 
@@ -135,88 +137,128 @@ class Admission:
             self.accept_clients()
 
     def _begin(self, sock: socket.socket, peer: str) -> None:
-        """Give a connection to a process of its own.
+        """Take a connection in.
 
         Raises:
             OSError: there is no room for it; nothing of it is left, except the socket.
         """
+        if sock.family != socket.AF_UNIX:
+            _tls.tune(sock)
         self._last_number += 1
-        number = self._last_number
-        directory = os.path.join(self._base, f"session-{number}")
-        with contextlib.ExitStack() as undo:
-            ours, theirs = Link.pair()
-            undo.callback(ours.close)
-            with theirs:
-                ours.set_timeout(0)
-                progress = os.memfd_create("portcall-progress")
-                undo.callback(os.close, progress)
-                os.ftruncate(progress, PROGRESS_BYTES)
-                os.mkdir(directory, 0o700)
-                undo.callback(os.rmdir, directory)
-                connection = Connection(number, sock, peer, ours, progress, directory, time.monotonic())
-                connection.secret = secrets.token_hex(16)
-                self._watch(connection, ours.fileno(), select.EPOLLIN, lambda: self._on_worker_message(connection))
-                undo.callback(self._loop.forget, ours.fileno())
-                gone = select.EPOLLRDHUP | select.EPOLLONESHOT
-                self._watch(connection, sock.fileno(), gone, lambda: self._owner.on_client_gone(connection))
-                undo.callback(self._loop.forget, sock.fileno())
-                self._owner.order(StartSession(number, directory), [sock.fileno(), theirs.fileno(), progress])
-                undo.pop_all()
-                self._connections.add(connection)
-                self._connections.end_after(connection, self._options.handshake_timeout)
+        connection = Connection(self._last_number, sock, peer, time.monotonic())
+        action = self._start_pump if self._options.tls_certificate else self._receive
+        self._watch(connection, sock, select.EPOLLIN, action)
+        self._connections.add(connection)
+        self._connections.end_after(connection, self._options.handshake_timeout)
 
-    def _watch(self, connection: Connection, descriptor: int, events: int, action: Callable[[], object]) -> None:
-        self._loop.watch(
-            descriptor, action, events=events, failed=lambda error: self._owner.on_client_error(connection, error)
-        )
+    def _watch(
+        self, connection: Connection, sock: socket.socket, events: int, action: Callable[[Connection], object]
+    ) -> None:
+        failed = lambda error: self._owner.on_client_error(connection, error)  # noqa: E731
+        self._loop.watch(sock.fileno(), lambda: action(connection), events=events, failed=failed)
+
+    def _watch_end(self, connection: Connection, sock: socket.socket) -> None:
+        """Notice that the client leaves, and nothing else."""
+        self._watch(connection, sock, select.EPOLLRDHUP | select.EPOLLONESHOT, self._owner.on_client_gone)
+
+    # ---- TLS ----
+
+    def _start_pump(self, connection: Connection) -> None:
+        """The first byte has come: have TLS done by a process."""
+        if not self._peek(connection):
+            return
+        with contextlib.ExitStack() as theirs:
+            connection.clear, clear = socket.socketpair()
+            theirs.callback(clear.close)
+            connection.link, link = Link.pair()
+            theirs.callback(link.close)
+            connection.link.set_timeout(0)
+            self._loop.watch(
+                connection.link.fileno(), lambda: self._on_pump(connection),
+                failed=lambda error: self._owner.on_client_error(connection, error),
+            )  # fmt: skip
+            self._watch_end(connection, connection.sock)
+            descriptors = [connection.sock.fileno(), clear.fileno(), link.fileno()]
+            self._owner.order(StartPump(connection.number), descriptors)
+
+    def _peek(self, connection: Connection) -> bool:
+        """Return whether a byte is there. A client that has left is noted."""
+        try:
+            if connection.sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT):
+                return True
+        except BlockingIOError:
+            return False
+        except OSError:
+            pass
+        self._owner.on_client_gone(connection)
+        return False
+
+    def _on_pump(self, connection: Connection) -> None:
+        """Take what the pump says of TLS, and read in clear from here on."""
+        assert connection.link is not None
+        assert connection.clear is not None
+        try:
+            received = connection.link.receive(PUMP_REPORTS)
+        except BlockingIOError:
+            return
+        report = PumpFailed("did not manage TLS: its process ended") if received is None else received[0]
+        if isinstance(report, PumpReady):
+            self._loop.forget(connection.link.fileno())
+            connection.link.close()
+            connection.link = None
+            connection.certificate = report.certificate
+            if connection.kill_reason is None:
+                self._watch(connection, connection.clear, select.EPOLLIN, self._receive)
+            else:  # it has left since
+                self._owner.kill(connection, connection.kill_reason)
+        elif isinstance(report, PumpFailed):
+            self._refuse(connection, report.reason, b"")
 
     # ---- The handshake ----
 
-    def _on_worker_message(self, connection: Connection) -> None:
-        """Take a message of a worker. The end of its link is not an event: the zygote reports the worker's end."""
+    def _receive(self, connection: Connection) -> None:
+        """Take what has come of the hello or the proof."""
         try:
-            received = connection.link.receive(WORKER_REPORTS)
+            while missing := self._missing(connection):
+                data = connection.stream.recv(missing, socket.MSG_DONTWAIT)
+                if not data:
+                    return self._owner.on_client_gone(connection)
+                self._take(connection, data)
         except BlockingIOError:
-            return
-        if received is None:
-            self._loop.forget(connection.link.fileno())
-        else:
-            self._on_message(connection, received[0])
+            pass
+        except ConnectionError:
+            self._owner.on_client_gone(connection)
 
-    def _on_message(self, connection: Connection, message: Message) -> None:
-        if connection.rules.ignores:
-            return
-        if not connection.accepts(message):
-            name = type(message).__name__
-            self._refuse(connection, f"sent an unexpected message ({name} while {connection.state.value})")
-        elif isinstance(message, HelloReceived):
-            connection.pid = connection.pid or message.pid
-            self._on_hello(connection, message.data)
-        elif isinstance(message, ProofReceived):
-            self._on_proof(connection, message.data)
-        elif isinstance(message, HandshakeFailed):
-            self._refuse(connection, message.reason)
+    def _missing(self, connection: Connection) -> int:
+        """Return how many bytes of the handshake a client has to send now, at least; 0 where it has none to send."""
+        if self._connections.get(connection.number) is not connection:  # refused
+            return 0
+        if connection.state is State.GREETING:
+            return connection.reader.missing()
+        return _handshake.PROOF_BYTES - len(connection.proof) if connection.state is State.PROVING else 0
 
-    def take_last_message(self, connection: Connection) -> None:
-        """Take the message that the report of the worker's end has overtaken: why the client was refused."""
-        if connection.rules.ignores:
+    def _take(self, connection: Connection, data: bytes) -> None:
+        reader = connection.reader
+        if connection.state is State.PROVING:
+            connection.proof += data
+            if len(connection.proof) == _handshake.PROOF_BYTES:
+                self._on_proof(connection)
             return
-        with contextlib.suppress(BlockingIOError):
-            received = connection.link.receive(WORKER_REPORTS)
-            if received and isinstance(received[0], HandshakeFailed):
-                self._refuse(connection, received[0].reason)
+        try:
+            hello = reader.feed(data)
+        except RemoteProtocolError as error:  # who speaks another protocol is not answered
+            self._refuse(connection, str(error), None if reader.transcript else b"")
+            return
+        if hello is not None:
+            connection.transcript = reader.transcript
+            self._on_hello(connection, hello)
 
-    def _on_hello(self, connection: Connection, data: bytes) -> None:
-        reader = _handshake.HelloReader()
-        hello = reader.feed(data)
-        if hello is None:
-            return self._refuse(connection, "sent half a hello")
-        connection.transcript = reader.transcript
+    def _on_hello(self, connection: Connection, hello: _handshake.Hello) -> None:
         connection.peer_kind = "portcall" if hello.is_portcall else "TVM"
         connection.features = hello.features if hello.is_portcall else frozenset()
         if hello.is_portcall and "reason" in hello.options:
             words = self._ended.answer(hello.options["reason"])
-            return self._close(connection, _handshake.server_reply(self._options.key, words))
+            return self._answer(connection, _handshake.server_reply(self._options.key, words))
         try:
             if hello.is_portcall:
                 hello.check_version("the client")
@@ -260,11 +302,11 @@ class Admission:
         reply = _handshake.server_reply(self._options.key, options)
         connection.transcript += reply
         connection.enter(State.PROVING)
-        self._send(connection, reply, "proof")
+        self._send(connection, reply)
 
-    def _on_proof(self, connection: Connection, data: bytes) -> None:
+    def _on_proof(self, connection: Connection) -> None:
         try:
-            _handshake.check_proof(data, self._options.token, "client", connection.transcript)
+            _handshake.check_proof(connection.proof, self._options.token, "client", connection.transcript)
         except AuthenticationError:
             return self._refuse(connection, "does not know the token", b"")
         return self._enqueue(connection)
@@ -274,6 +316,7 @@ class Admission:
     def _enqueue(self, connection: Connection) -> None:
         self._connections.end_after(connection, None)
         connection.enter(State.WAITING)
+        self._watch_end(connection, connection.stream)
         self._queue.append(connection)
         self.serve_queue()
 
@@ -285,10 +328,8 @@ class Admission:
     def serve_queue(self) -> None:
         """Open as many sessions as there is room for, in order, and tell the other clients their place."""
         limit = self._options.max_sessions
-        while self._queue and (not limit or len(self._connections.in_state(State.SERVING)) < limit):
-            connection = self._queue.popleft()
-            if connection.state is State.WAITING and connection.kill_reason is None:
-                self._guard(connection, self._open)
+        while self._queue and (not limit or len(self._connections.in_state(State.STARTING, State.SERVING)) < limit):
+            self._guard(self._queue.popleft(), self._open)
         for place, connection in enumerate(list(self._queue), start=1):
             if connection.queue_position != place:
                 connection.queue_position = place
@@ -304,10 +345,15 @@ class Admission:
         if connection.peer_kind == "portcall":
             limit = self._options.max_sessions
             text = f"the server is full ({count(limit, 'session')}); you are number {place} in its queue"
-            self._send(connection, _handshake.notice(text), "wait")
+            self._send(connection, _handshake.notice(text))
 
     def _open(self, connection: Connection) -> None:
-        """Let a session begin."""
+        """Order a process for a session.
+
+        Raises:
+            OSError: there is no room for it.
+        """
+        connection.secret = secrets.token_hex(16)
         options: dict[str, str] = {}
         if connection.peer_kind == "portcall":
             options = _handshake.extension_options(
@@ -315,27 +361,53 @@ class Admission:
             )
         if self._options.token:
             options["proof"] = _handshake.proof(self._options.token, "server", connection.transcript).hex()
+        connection.reply = _handshake.server_reply(self._options.key, options)
+        connection.progress = os.memfd_create("portcall-progress")
+        os.ftruncate(connection.progress, PROGRESS_BYTES)
+        directory = os.path.join(self._base, f"session-{connection.number}")
+        os.mkdir(directory, 0o700)
+        connection.directory = directory
+        features = ",".join(sorted(connection.features))
+        order = StartSession(connection.number, directory, features, connection.certificate or "all")
+        self._owner.order(order, [connection.stream.fileno(), connection.progress])
+        connection.enter(State.STARTING)
+        self._connections.end_after(connection, self._options.handshake_timeout)
+        self._loop.guard(self.accept_clients)
+
+    def begin(self, connection: Connection) -> None:
+        """Its process is there: say to the client that it is let in."""
+        if connection.kill_reason is None:
+            self._guard(connection, self._serve)
+
+    def _serve(self, connection: Connection) -> None:
         connection.enter(State.SERVING)
         self._connections.end_after(connection, connection.limit or None)
-        reply = _handshake.server_reply(self._options.key, options)
-        self._send(connection, reply, "serve", ",".join(sorted(connection.features)))
+        self._send(connection, connection.reply)
         limit = f", for at most {connection.limit:g} s" if connection.limit else ""
         text = f"opened for {connection.peer}, a {connection.peer_kind} client{limit}"
         self._log.write("opened", text, connection.number, peer=connection.peer, client=connection.peer_kind)
         if self._gate is not None:
             self._gate.opened(connection)
-        self._loop.guard(self.accept_clients)
 
     # ---- Answers ----
 
     def _refuse(self, connection: Connection, why: str, answer: bytes | None = None) -> None:
         self._log.write("refused", f"refused: {connection.peer} {why}", connection.number, peer=connection.peer)
-        self._close(connection, _handshake.refusal(_handshake.MISMATCH) if answer is None else answer)
+        connection.kill_reason = None  # said
+        self._answer(connection, _handshake.refusal(_handshake.MISMATCH) if answer is None else answer)
 
-    def _close(self, connection: Connection, data: bytes) -> None:
-        connection.enter(State.CLOSING)
-        self._send(connection, data, "end")
+    def _answer(self, connection: Connection, data: bytes) -> None:
+        """Send a last answer."""
+        with contextlib.suppress(OSError):
+            self._send(connection, data)
+        self._owner.forget(connection)
 
-    def _send(self, connection: Connection, data: bytes, then: str, features: str = "") -> None:
+    def _send(self, connection: Connection, data: bytes) -> None:
+        """Send what fits into an empty buffer; a client that does not read is its own fault.
+
+        Raises:
+            OSError: it does not fit.
+        """
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # its end is an event of its own
-            connection.link.send(SendToClient(data, then, features))
+            if connection.stream.send(data, socket.MSG_DONTWAIT) < len(data):
+                raise OSError("the client takes no answer")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import socket
 import time
 from collections.abc import Callable
@@ -22,7 +23,7 @@ DISK_INTERVAL = 1.0
 
 
 class Cleanup:
-    """Ends connections whose process has ended.
+    """Ends connections that have no process, or whose process has ended.
 
     Parameters:
         connections: all of them; one that is cleaned up has been removed.
@@ -49,10 +50,10 @@ class Cleanup:
         """Note how a session ended, tell its client where that is possible, and release everything that it had.
 
         Parameters:
-            status: the wait status of its process.
+            status: the wait status of its process; any where it had none.
         """
         progress = Progress()
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # there is none, too
             progress = Progress.from_bytes(os.pread(connection.progress, PROGRESS_BYTES, 0))
         ending = ending_of(status, progress, connection.kill_reason)
         ending = connection.ending = told_by(ending, progress, connection.last_words)
@@ -60,16 +61,22 @@ class Cleanup:
             self._ended.add(connection.number, connection.secret, ending)
         self._log_end(connection, ending, progress)
         message = b""
-        if connection.serving and progress.at_boundary and not self._options.tls_certificate:
+        if connection.serving and progress.at_boundary:
             message = last_message(ending, connection.peer_kind, connection.limit)
-        run_all(
-            lambda: self._loop.forget(connection.link.fileno()),
-            connection.link.close,
-            lambda: os.close(connection.progress),
-            lambda: self._loop.forget(connection.sock.fileno()),
-            lambda: self._linger(connection.sock, message) if message else connection.sock.close(),
-            lambda: self._remove(connection.directory),
-        )
+        stream, link = connection.stream, connection.link
+        steps = [
+            lambda: self._loop.forget(stream.fileno()),
+            lambda: self._linger(stream, message) if message else stream.close(),
+        ]
+        if link is not None:
+            steps += [lambda: self._loop.forget(link.fileno()), link.close]
+        if connection.clear is not None:
+            steps += [lambda: self._loop.forget(connection.sock.fileno()), lambda: self._end_pump(connection)]
+        if connection.progress >= 0:
+            steps += [lambda: os.close(connection.progress)]
+        if connection.directory:
+            steps += [lambda: self._remove(connection.directory)]
+        run_all(*steps)
 
     def close(self, base: str) -> None:
         """Close connections that still linger, and have all directories deleted, as far as that goes soon.
@@ -92,10 +99,9 @@ class Cleanup:
                 how=ending.how, signal=ending.signal, code=ending.code, seconds=round(seconds, 3),
                 received=progress.received, sent=progress.sent,
             )  # fmt: skip
-        elif connection.state is not State.CLOSING:
-            end = Ending("left") if ending == Ending("exit") else ending
+        elif connection.kill_reason is not None or connection.state is State.STARTING:  # the others were answered
             self._log.write(
-                "dropped", f"{connection.peer} {end.text}", connection.number, peer=connection.peer, how=end.how
+                "dropped", f"{connection.peer} {ending.text}", connection.number, peer=connection.peer, how=ending.how
             )
 
     # ---- The last message ----
@@ -103,24 +109,46 @@ class Cleanup:
     def _linger(self, sock: socket.socket, data: bytes) -> None:
         """Send a last message and give the client time to read it, taking what it still sends."""
         try:
-            sock.setblocking(False)
-            sock.send(data)
+            sock.send(data, socket.MSG_DONTWAIT)
             sock.shutdown(socket.SHUT_WR)
-            self._loop.watch(sock.fileno(), lambda: self._on_linger(sock), failed=lambda _: self._end_linger(sock))
+        except OSError:
+            sock.close()
+            return
+        self._keep(sock, select.EPOLLIN)
+
+    def _keep(self, sock: socket.socket, events: int) -> None:
+        """Keep a connection until its client has gone, or ``LINGER`` is over."""
+        try:
+            self._loop.watch(
+                sock.fileno(), lambda: self._on_linger(sock), events=events, failed=lambda _: self._end_linger(sock)
+            )
         except OSError:
             sock.close()
             return
         self._lingering[sock.fileno()] = sock
         self._loop.call_after(LINGER, lambda: self._end_linger(sock))
 
+    def _end_pump(self, connection: Connection) -> None:
+        """Let the pump of TLS pass on what was sent, within a limit; it ends with either of its connections."""
+        sock = connection.sock
+        if connection.link is not None:  # still in the handshake of TLS
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+        if connection.serving:
+            self._keep(sock, select.EPOLLRDHUP)
+        else:  # it has little to pass on
+            sock.close()
+
     def _on_linger(self, sock: socket.socket) -> None:
         with contextlib.suppress(BlockingIOError):
-            if not sock.recv(1 << 16):
+            if not sock.recv(1 << 16, socket.MSG_DONTWAIT):
                 self._end_linger(sock)
 
     def _end_linger(self, sock: socket.socket) -> None:
         if self._lingering.get(sock.fileno()) is sock:
             del self._lingering[sock.fileno()]
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)  # the pump of TLS has a copy
             run_all(lambda: self._loop.forget(sock.fileno()), sock.close)
 
     # ---- Directories ----

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The connections of a server: a record for each, and the table of states that it goes through.
 
-    GREETING ── hello ──> WAITING ── its turn ──> SERVING
+    GREETING ── hello ──> WAITING ── its turn ──> STARTING ── its process began ──> SERVING
         └── hello ──> PROVING ── proof ──┘             where there is a token
-    any of the first three ── refused, or answered ──> CLOSING
 
-A process's end is possible in every state, and removes the connection.
+The first three have no process; there a connection that is refused, or whose question was answered, is removed at once.
+From STARTING on, the end of the process removes it.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from enum import Enum
 
 from portcall.rpc.server._link import Link
 from portcall.rpc.server._loop import Loop, Timer
-from portcall.rpc.server._messages import Accepted, HandshakeFailed, HelloReceived, Message, ProofReceived
 from portcall.rpc.wire._endings import Ending
+from portcall.rpc.wire._handshake import HelloReader
 
 
 class State(Enum):
     """Where a connection is."""
 
-    GREETING = "greeting"  # its hello is on the way
+    GREETING = "greeting"  # its hello is on the way, after TLS where there is TLS
     PROVING = "proving"  # it was asked to prove that it knows the token
     WAITING = "waiting"  # in the queue
+    STARTING = "starting"  # a process for its session was ordered
     SERVING = "serving"  # its session is open
-    CLOSING = "closing"  # it was refused, or had a question and was answered
 
 
 @dataclass(frozen=True)
@@ -37,29 +37,25 @@ class Rules:
     """What may happen in a state.
 
     Attributes:
-        accepts: the messages of the worker that have a meaning; others are an error of the client's.
-        ignores: whether a message that comes too late is dropped instead.
         following: the states that may come next.
         out_of_time: how the connection ends at its deadline.
-        client_gone: how it ends if the client leaves and its process does not end by itself.
+        client_gone: how it ends if the client leaves; where it is served, if its process does not end by itself.
     """
 
-    accepts: Accepted
     following: tuple[State, ...]
     out_of_time: str = "silent"
     client_gone: str = "left"
-    ignores: bool = False
 
 
 _S = State
 RULES = {
-    _S.GREETING: Rules((HelloReceived, HandshakeFailed), (_S.PROVING, _S.WAITING, _S.CLOSING)),
-    _S.PROVING: Rules((ProofReceived, HandshakeFailed), (_S.WAITING, _S.CLOSING)),
-    _S.WAITING: Rules((HandshakeFailed,), (_S.SERVING, _S.CLOSING)),
-    _S.SERVING: Rules((), (), "expired", "abandoned", ignores=True),
-    _S.CLOSING: Rules((), (), ignores=True),
+    _S.GREETING: Rules((_S.PROVING, _S.WAITING)),
+    _S.PROVING: Rules((_S.WAITING,)),
+    _S.WAITING: Rules((_S.STARTING,)),
+    _S.STARTING: Rules((_S.SERVING,), "unstarted"),
+    _S.SERVING: Rules((), "expired", "abandoned"),
 }
-HANDSHAKE = (_S.GREETING, _S.PROVING, _S.WAITING)  # on the way to a session
+HANDSHAKE = (_S.GREETING, _S.PROVING, _S.WAITING)  # on the way to a session, without a process of it
 
 
 class StateError(Exception):
@@ -68,17 +64,22 @@ class StateError(Exception):
 
 @dataclass(eq=False)
 class Connection:
-    """A connection and the process that serves it.
+    """A connection; from STARTING on, with the process that serves it.
 
     Attributes:
         number: of the session.
-        sock: a copy of the connection, so that the client sees its end only after the reason has been noted.
+        sock: the connection. A session's process has a copy: the client sees its end only after the reason was noted.
         peer: the client's address, for the log.
-        link: to the process that serves it.
-        progress: descriptor of the shared memory in which the process says how far the session is.
-        directory: of the session.
         since: when the client connected.
+        clear: with TLS, our end of the pair of sockets on which its pump gives and takes bytes in clear.
+        link: to its pump, until that has said how TLS went.
         state: change it with ``enter``.
+        reader: reads its hello.
+        proof: what has come of its proof.
+        certificate: SHA-256 of the certificate that it showed; empty for none.
+        reply: what it is sent when its session begins.
+        progress: descriptor of the shared memory in which the process says how far the session is; -1 for none.
+        directory: of the session; empty for none.
         limit: seconds that the session may last; 0 for no limit.
         peer_kind: portcall or TVM, once its hello has come.
         features: the extensions that client and server both have.
@@ -96,11 +97,16 @@ class Connection:
     number: int
     sock: socket.socket
     peer: str
-    link: Link
-    progress: int
-    directory: str
     since: float
+    clear: socket.socket | None = None
+    link: Link | None = None
     state: State = State.GREETING
+    reader: HelloReader = field(default_factory=HelloReader)
+    proof: bytes = b""
+    certificate: str = ""
+    reply: bytes = b""
+    progress: int = -1
+    directory: str = ""
     limit: float = 0
     peer_kind: str = ""
     features: frozenset[str] = frozenset()
@@ -123,6 +129,11 @@ class Connection:
     def serving(self) -> bool:
         return self.state is State.SERVING
 
+    @property
+    def stream(self) -> socket.socket:
+        """What carries the client's bytes in clear."""
+        return self.sock if self.clear is None else self.clear
+
     def enter(self, state: State) -> None:
         """Change the state.
 
@@ -132,10 +143,6 @@ class Connection:
         if state not in self.rules.following:
             raise StateError(f"a connection cannot go from {self.state.value} to {state.value}")
         self.state = state
-
-    def accepts(self, message: Message) -> bool:
-        """Return whether a message of the worker is allowed now."""
-        return isinstance(message, self.rules.accepts)
 
 
 class Connections:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Messages between the processes of a server: the only list of them, and the only place that reads or writes one.
 
-A message is a JSON object: ``message`` is the name of its class, and each field has its own name; bytes are written in
-hexadecimal. File descriptors travel beside it. ``_directories`` writes its reports by hand, because it imports the
-standard library alone; tests compare the two.
+A message is a JSON object: ``message`` is the name of its class, and each field has its own name. File descriptors
+travel beside it. ``_directories`` writes its reports by hand, because it imports the standard library alone; tests
+compare the two.
 """
 
 from __future__ import annotations
@@ -44,11 +44,31 @@ class Configure(Message):
 
 @dataclass(frozen=True)
 class StartSession(Message):
-    """Start a worker. Three descriptors come with it: the connection, the link to the supervisor, the progress."""
+    """Start a worker. Two descriptors come with it: the client's bytes in clear, and the progress.
+
+    Attributes:
+        directory: the session's own, empty.
+        features: the extensions that the session uses, separated by commas.
+        credential: a name for what the client showed: those with one name may see each other's files, if they know
+            them.
+    """
+
+    descriptors: ClassVar[int] = 2
+    number: int
+    directory: str
+    features: str
+    credential: str
+
+
+@dataclass(frozen=True)
+class StartPump(Message):
+    """Start a process for the TLS of a connection.
+
+    Three descriptors come with it: the connection, the end for the bytes in clear, and the link to the supervisor.
+    """
 
     descriptors: ClassVar[int] = 3
     number: int
-    directory: str
 
 
 @dataclass(frozen=True)
@@ -85,10 +105,22 @@ class ImportFailed(Message):
 
 @dataclass(frozen=True)
 class SessionStarted(Message):
-    """The answer to StartSession: the worker's process id."""
+    """The answer to StartSession: the worker's process id.
+
+    The worker sends it itself, before it does anything else: if the zygote ends, the supervisor ends the processes that
+    the session started, whatever the zygote had still to say.
+    """
 
     number: int
     pid: int
+
+
+@dataclass(frozen=True)
+class PumpStarted(Message):
+    """The answer to StartPump. ``error`` says why there is none; it is empty when there is one."""
+
+    number: int
+    error: str = ""
 
 
 @dataclass(frozen=True)
@@ -113,55 +145,24 @@ class SessionEnded(Message):
     last_words: str = ""
 
 
-# ---- Worker and supervisor, during the handshake ----
+# ---- Pump and supervisor ----
 
 
 @dataclass(frozen=True)
-class HelloReceived(Message):
-    """All bytes of the client's hello.
+class PumpReady(Message):
+    """The client has managed TLS. ``certificate`` is the SHA-256 of its own; empty for none."""
 
-    Attributes:
-        pid: the worker's process id. The supervisor must know it before the session serves: if the zygote ends before
-            its report is read, the supervisor ends the processes that the session started.
-    """
-
-    data: bytes
-    pid: int = 0
+    certificate: str
 
 
 @dataclass(frozen=True)
-class ProofReceived(Message):
-    """The client's proof that it knows the token."""
-
-    data: bytes
-
-
-@dataclass(frozen=True)
-class HandshakeFailed(Message):
-    """The client did not complete its part of the handshake; ``reason`` is for the log."""
+class PumpFailed(Message):
+    """The client has not managed TLS; ``reason`` is for the log."""
 
     reason: str
 
 
-@dataclass(frozen=True)
-class SendToClient(Message):
-    """Send bytes to the client.
-
-    Attributes:
-        then: the next step: ``wait``, ``proof``, ``serve`` or ``end``.
-        features: the extensions that the session uses, separated by commas; with ``serve`` only.
-    """
-
-    data: bytes
-    then: str
-    features: str = ""
-
-    def __post_init__(self) -> None:
-        if self.then not in ("wait", "proof", "serve", "end"):
-            raise MessageError(f"invalid next step {self.then[:40]!r} (must be wait, proof, serve or end)")
-
-
-# ---- Zygote and a worker that is spawned ----
+# ---- Zygote and its processes, where they are spawned ----
 
 
 @dataclass(frozen=True)
@@ -169,21 +170,43 @@ class StartWorker(Message):
     """Everything that a worker needs.
 
     Attributes:
+        number: of the session.
         directory: the session's own, empty. The worker makes ``files`` in it, for what the client sends, and ``tmp``.
-        client: descriptor of the connection.
-        link: descriptor of the link to the supervisor.
+        features, credential: as in StartSession.
+        client: descriptor of the client's bytes in clear.
+        link: descriptor of the zygote's link to the supervisor, for SessionStarted alone.
         progress: descriptor of the shared memory in which the supervisor reads how far the session is.
         parent: process id of the zygote. The worker ends with it.
         stdout, stderr: pipes for what the session prints: the end to read and the end to write of each.
     """
 
+    number: int
     directory: str
+    features: str
+    credential: str
     client: int
     link: int
     progress: int
     parent: int
     stdout: list[int]
     stderr: list[int]
+
+
+@dataclass(frozen=True)
+class RunPump(Message):
+    """Everything that a pump needs.
+
+    Attributes:
+        client: descriptor of the connection.
+        clear: descriptor of the end for the bytes in clear.
+        link: descriptor of the link to the supervisor.
+        parent: process id of the zygote. The pump ends with it.
+    """
+
+    client: int
+    clear: int
+    link: int
+    parent: int
 
 
 # ---- Supervisor and directory process ----
@@ -272,11 +295,11 @@ class LeaseEnded(Message):
 # Which messages each process accepts, by sender.
 Accepted = tuple[type[Message], ...]
 ZYGOTE_CONFIGURATION: Accepted = (Configure,)
-ZYGOTE_ORDERS: Accepted = (StartSession, KillSession, StopZygote)
-ZYGOTE_REPORTS: Accepted = (ZygoteReady, ImportFailed, SessionStarted, SessionKilled, SessionEnded)
-WORKER_ORDERS: Accepted = (SendToClient,)
-WORKER_REPORTS: Accepted = (HelloReceived, ProofReceived, HandshakeFailed)
+ZYGOTE_ORDERS: Accepted = (StartSession, StartPump, KillSession, StopZygote)
+ZYGOTE_REPORTS: Accepted = (ZygoteReady, ImportFailed, SessionStarted, PumpStarted, SessionKilled, SessionEnded)
+PUMP_REPORTS: Accepted = (PumpReady, PumpFailed)
 WORKER_ARGUMENTS: Accepted = (Configure, StartWorker)  # of a worker that is spawned
+PUMP_ARGUMENTS: Accepted = (Configure, RunPump)  # of a pump that is spawned
 DIRECTORY_ORDERS: Accepted = (DeleteDirectory, CountDirectory)
 DIRECTORY_REPORTS: Accepted = (DirectoryDeleted, DirectoryCounted)
 AGENT_ORDERS: Accepted = (AdmitClient, EndLease, AdoptConnection)
@@ -286,7 +309,7 @@ AGENT_REPORTS: Accepted = (SessionOpened, SessionClosed, LeaseEnded)
 ALL = {
     cls
     for accepted in (
-        ZYGOTE_CONFIGURATION, ZYGOTE_ORDERS, ZYGOTE_REPORTS, WORKER_ARGUMENTS, WORKER_ORDERS, WORKER_REPORTS,
+        ZYGOTE_CONFIGURATION, ZYGOTE_ORDERS, ZYGOTE_REPORTS, PUMP_REPORTS, WORKER_ARGUMENTS, PUMP_ARGUMENTS,
         DIRECTORY_ORDERS, DIRECTORY_REPORTS, AGENT_ORDERS, AGENT_REPORTS,
     )
     for cls in accepted
@@ -308,8 +331,7 @@ def encode(message: Message) -> bytes:
         MessageError: it is longer than ``MAX_BYTES``.
     """
     values = {name: getattr(message, name) for name in _FIELDS[type(message).__name__]}
-    written = {name: value.hex() if isinstance(value, bytes) else value for name, value in values.items()}
-    text = json.dumps({"message": type(message).__name__, **written}, ensure_ascii=False)
+    text = json.dumps({"message": type(message).__name__, **values}, ensure_ascii=False)
     data = text.encode("utf-8", "surrogatepass")
     if len(data) > MAX_BYTES:
         raise MessageError(f"a {type(message).__name__} has {len(data)} bytes (at most {MAX_BYTES})")
@@ -340,11 +362,6 @@ def decode(data: bytes, accepted: Iterable[type[Message]]) -> Message:
 
 
 def _read(field: str, value: object, kind: type) -> object:
-    if kind is bytes and isinstance(value, str):
-        try:
-            return bytes.fromhex(value)
-        except ValueError:
-            raise MessageError(f"{field} is not hexadecimal") from None
     if type(value) is not kind:
         raise MessageError(f"{field} is {type(value).__name__} (expected {kind.__name__})")
     return value

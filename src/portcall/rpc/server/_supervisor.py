@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The supervisor of a server: starts its processes, ends sessions. One thread, none of the user's code.
 
-    client ── connection ──> supervisor ── descriptor ──> zygote ── fork ──> worker ── serves ──> client
-                                 └───────────── link: hello, replies, proof ────┘  until it serves
+    client ── hello, proof ──> supervisor ── descriptor ──> zygote ── fork ──> worker ── serves ──> client
+    client ── TLS ──> pump ── bytes in clear ──> supervisor, then worker         where there is TLS
 
 Its parts: ``_loop`` waits and calls, ``_admission`` lets clients in, ``_connections`` has the states, ``_cleanup`` ends
 connections, ``_zygote_process`` keeps the process that starts sessions, ``_log`` writes the log.
@@ -10,6 +10,7 @@ connections, ``_zygote_process`` keeps the process that starts sessions, ``_log`
 Rules:
 
 * It never waits for a client, a worker, a disk or a reader of the log: whatever takes time is an event with a deadline.
+* It starts a process for nobody who has not been let in; with TLS, for nobody who is silent.
 * It keeps a copy of each connection: the client sees its session's end only after the reason has been noted.
 * A session costs its own client at most; the server continues. So does an error of the supervisor's own.
 """
@@ -30,7 +31,7 @@ from portcall._folders import abandoned_folders, make_locked_folder
 from portcall.errors import StartError
 from portcall.rpc.server._admission import Admission
 from portcall.rpc.server._cleanup import Cleanup
-from portcall.rpc.server._connections import Connection, Connections
+from portcall.rpc.server._connections import HANDSHAKE, Connection, Connections, State
 from portcall.rpc.server._ended_sessions import EndedSessions
 from portcall.rpc.server._gate import Gate
 from portcall.rpc.server._link import Link
@@ -41,20 +42,22 @@ from portcall.rpc.server._messages import (
     KillSession,
     Message,
     MessageError,
+    PumpStarted,
     SessionEnded,
     SessionStarted,
     ZygoteReady,
 )
 from portcall.rpc.server._options import ServerOptions
+from portcall.rpc.server._pump import tls_context
 from portcall.rpc.server._silence import SilenceWatch
-from portcall.rpc.server._worker import protect_memory, tls_context
+from portcall.rpc.server._worker import protect_memory
 from portcall.rpc.server._zygote_process import ZygoteProcess
 from portcall.rpc.wire._address import Address
 from portcall.rpc.wire._endings import Ending
 from portcall.rpc.wire._handshake import SHORT_TOKEN
 
 FOLDER_PREFIX = "portcall-server-"
-LEAVING = 1.0  # seconds for a worker to notice that its client left during the handshake
+LEAVING = 1.0  # seconds for a pump to say why its client left during the handshake of TLS
 KILL_AGAIN = 1.0  # seconds after which a session that should have ended is killed again
 
 
@@ -237,8 +240,15 @@ class Supervisor:
 
     def on_session_started(self, report: SessionStarted) -> None:
         connection = self._connections.get(report.number)
-        if connection is not None:
-            connection.pid = report.pid
+        if connection is None:
+            return
+        connection.pid = report.pid
+        self._admission.begin(connection)
+
+    def on_pump_started(self, report: PumpStarted) -> None:
+        connection = self._connections.get(report.number)
+        if connection is not None and report.error:
+            self.kill(connection, Ending("unstarted", detail=report.error))
 
     def on_session_ended(self, report: SessionEnded) -> None:
         connection = self._connections.get(report.number)
@@ -248,8 +258,7 @@ class Supervisor:
             connection.kill_reason = Ending("unstarted", detail=report.error)
         connection.last_words = report.last_words
         self._finish(connection, report.status)
-        self._admission.serve_queue()
-        self._admission.accept_clients()
+        self._go_on()
 
     def on_zygote_lost(self, why: str, attempt: int, pause: float) -> None:
         if not self._announced:
@@ -273,6 +282,9 @@ class Supervisor:
 
     def on_client_gone(self, connection: Connection) -> None:
         """The client has closed its side: its session may finish what it does, within limits."""
+        if not connection.serving and connection.link is None:
+            self.kill(connection, Ending(connection.rules.client_gone))
+            return
         seconds = self._options.lost_client_grace if connection.serving else LEAVING
         if connection.deadline is None or time.monotonic() + seconds < connection.deadline:
             self._connections.end_after(connection, seconds)
@@ -285,22 +297,37 @@ class Supervisor:
     def _on_deadline(self, connection: Connection) -> None:
         seconds = connection.limit if connection.serving else self._options.handshake_timeout
         ending = Ending(connection.rules.out_of_time, detail=f"{seconds:g} s")
+        if connection.state is State.STARTING:
+            ending = Ending("unstarted", detail=f"had no process in {seconds:g} s")
         self.kill(connection, connection.kill_reason or ending)
 
     def _on_disk_limit(self, connection: Connection) -> None:
         self.kill(connection, Ending("disk", detail=f"{self._options.disk_limit} bytes"))
 
     def kill(self, connection: Connection, why: Ending) -> None:
-        """End a session. Its end is reported by the zygote; where it is not, the session is killed again."""
+        """End a connection. The zygote reports the end of a session; where it does not, the session is killed again."""
         connection.kill_reason = why
+        if connection.state in HANDSHAKE:
+            self.forget(connection)
+            return
         self._connections.end_after(connection, KILL_AGAIN)
         self._loop.guard(lambda: self._zygote.order(KillSession(connection.number)))
 
+    def forget(self, connection: Connection) -> None:
+        """Close a connection that has no process."""
+        self._finish(connection, signal.SIGKILL)
+        self._loop.call_after(0, self._go_on)  # the caller may be looking at the queue
+
+    def _go_on(self) -> None:
+        """Use the room that a connection has left."""
+        if self._zygote.ready:
+            self._admission.serve_queue()
+            self._admission.accept_clients()
+
     def _finish(self, connection: Connection, status: int) -> None:
-        """Clean up after a connection whose process has ended. It does not raise: errors are logged."""
+        """Clean up after a connection that has no process any more. It does not raise: errors are logged."""
         self._connections.remove(connection)
         self._admission.remove_from_queue(connection)
-        self._loop.guard(lambda: self._admission.take_last_message(connection))
         self._loop.guard(lambda: self._cleanup.finish(connection, status))
         if self._gate is not None:
             self._gate.closed(connection)

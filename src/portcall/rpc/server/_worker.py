@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The process of one session: shake hands, give up what it must not keep, serve, end.
+"""The process of one session: serve, end.
 
 Rules:
 
-* The supervisor decides (key, place in the queue, proof); this process carries its bytes. It never learns the token.
-* Before the first request of the client is read, the link to the supervisor and the key of TLS are gone.
+* The supervisor has let the client in before this process began, which never has the token or the key of TLS.
 * Whatever runs here may crash, hang or lie: nobody waits for it without a limit.
 """
 
@@ -13,18 +12,14 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import fnmatch
-import gc
-import hashlib
 import importlib
 import importlib.util
 import io
 import os
 import re
 import resource
-import select
 import signal
 import socket
-import ssl
 import sys
 import tempfile
 import traceback
@@ -34,28 +29,21 @@ from typing import Any
 
 from portcall._function import convert, get_global_func, list_global_func_names, register_func
 from portcall._module import Module, load_module
-from portcall.errors import RemoteProtocolError
 from portcall.rpc.client._connect import connect_without
 from portcall.rpc.server import _files, _program
 from portcall.rpc.server._link import Link
 from portcall.rpc.server._messages import (
     WORKER_ARGUMENTS,
-    WORKER_ORDERS,
     Configure,
-    HandshakeFailed,
-    HelloReceived,
-    ProofReceived,
-    SendToClient,
+    SessionStarted,
     StartWorker,
     decode,
 )
 from portcall.rpc.server._objects import register_object_functions
 from portcall.rpc.server._options import BASE_PATTERNS, ServerOptions, is_python_function
 from portcall.rpc.server._session import register_standard_names
-from portcall.rpc.wire import _handshake, _tls
 from portcall.rpc.wire._endings import DEVICE_FAILED
 
-PUMP_GRACE = 5.0  # seconds for the last bytes of a session to leave through TLS
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
 _LINE_BUFFERED = 1  # _IOLBF
 _prctl = ctypes.CDLL(None).prctl  # looked up before the fork: each session would spend a quarter of a millisecond on it
@@ -109,32 +97,29 @@ def run_python_file(number: int, path: str) -> None:
 
 
 def run_session(start: StartWorker, options: ServerOptions, patterns: Callable[[], Iterable[str]]) -> int:
-    """Serve one client in this process; return the exit code. ``patterns`` is called once the client is admitted."""
+    """Serve one client in this process; return the exit code."""
+    with Link.adopt(start.link) as link:
+        link.send(SessionStarted(start.number, os.getpid()))
     isolate_process(start)
-    connection = admit_client(start, options)
-    if connection is None:
-        return 0
-    descriptor, pump, features, credential = connection
-    gc.collect()  # the key of TLS, too
+    features = frozenset(filter(None, start.features.split(",")))
     offered = list(patterns())
     limit_resources(options)
-    store = os.path.join(os.path.dirname(start.directory), "contents", credential)
+    store = os.path.join(os.path.dirname(start.directory), "contents", start.credential)
     in_farm = options.gate >= 0  # whose clients are many, who need not trust each other
     _files.register(os.getcwd(), options.disk_limit, "" if in_farm else store)
     register_object_functions()
     call_hook("tvm.rpc.server.start")
-    reading = os.dup(descriptor)
+    reading = os.dup(start.client)
     failures = EndAfterDeviceFailure(reading)
     serve = get_global_func("portcall.rpc.ServeSession")
     with redirected_output(start, features) as pipes:
         how = serve(
-            reading, descriptor, offered, options.max_frame, constructor(options, offered, features), start.progress,
+            reading, start.client, offered, options.max_frame, constructor(options, offered, features), start.progress,
             ",".join(features), *pipes,
         )  # fmt: skip
     failures.descriptor = None
     if how == "closed":
         call_hook("tvm.rpc.server.shutdown")
-    wait_for_pump(pump)
     return DEVICE_FAILED if failures.seen else 0
 
 
@@ -162,22 +147,6 @@ class EndAfterDeviceFailure:
         ended, other = socket.socketpair()
         with ended, other:
             os.dup2(ended.fileno(), self.descriptor, inheritable=False)
-
-
-def admit_client(start: StartWorker, options: ServerOptions) -> tuple[int, int, frozenset[str], str] | None:
-    """Shake hands; return the descriptor to serve, the process that pumps TLS, the session's extensions, and a name for
-    what the client showed: those with one name may see each other's files, if they know them.
-
-    None: the client is refused.
-    """
-    with Link.adopt(start.link) as link:
-        client = accept_client(socket.socket(fileno=start.client), options, link)
-        features = None if client is None else shake_hands(client, link)
-    if client is None or features is None:
-        return None
-    certificate = client.getpeercert(binary_form=True) if isinstance(client, ssl.SSLSocket) else None
-    credential = hashlib.sha256(certificate).hexdigest() if certificate else "all"
-    return *detach_socket(client), features, credential
 
 
 def isolate_process(start: StartWorker) -> None:
@@ -225,9 +194,9 @@ def die_with_parent(parent: int) -> None:
         os._exit(1)
 
 
-def protect_memory(protected: bool = True) -> None:
-    """Have the kernel keep this process's memory, which has secrets, from other processes of this user; or allow it."""
-    _prctl(_PR_SET_DUMPABLE, int(not protected), 0, 0, 0)
+def protect_memory() -> None:
+    """Have the kernel keep this process's memory, which has secrets, from other processes of this user."""
+    _prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def take_variable(name: str) -> str:
@@ -240,124 +209,6 @@ def take_variable(name: str) -> str:
         ctypes.memset(where, 0, len(os.fsencode(value)))
         os.environ.pop(name, None)
     return value
-
-
-# ---- The handshake -----------------------------------------------------------------------------------------------
-
-
-def tls_context(options: ServerOptions) -> ssl.SSLContext:
-    """Return what the server's side of TLS needs.
-
-    Raises:
-        OSError: a file is missing, or holds no certificate or key.
-    """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    _tls.load_certificate(context, options.tls_certificate, options.tls_key)
-    if options.tls_ca:
-        with _tls.naming(options.tls_ca):
-            context.load_verify_locations(options.tls_ca)
-        context.verify_mode = ssl.CERT_REQUIRED
-    return context
-
-
-def accept_client(sock: socket.socket, options: ServerOptions, link: Link) -> socket.socket | None:
-    """Set the connection up, with TLS where the server has a certificate; None when the client does not manage it.
-
-    The supervisor ends a client that takes too long.
-    """
-    sock.setblocking(True)
-    if sock.family != socket.AF_UNIX:
-        _tls.tune(sock)
-    if not options.tls_certificate:
-        return sock
-    protect_memory()  # until the key is gone: see detach_socket
-    try:
-        return tls_context(options).wrap_socket(sock, server_side=True)
-    except OSError as error:  # no TLS, no certificate of its own, or gone
-        link.send(HandshakeFailed(f"did not manage TLS: {error}"))
-        sock.close()
-        return None
-
-
-def shake_hands(client: socket.socket, link: Link) -> frozenset[str] | None:
-    """Carry bytes between client and supervisor until it says what is next.
-
-    Return the extensions that the session uses; None if it is not to be served.
-    """
-    reader = _handshake.HelloReader()
-    try:
-        while reader.feed(receive(client, reader.missing())) is None:
-            pass
-        link.send(HelloReceived(reader.transcript, os.getpid()))
-        while (order := wait_for_order(client, link)) is not None:
-            client.sendall(order.data)
-            if order.then in ("serve", "end"):
-                return frozenset(filter(None, order.features.split(","))) if order.then == "serve" else None
-            if order.then == "proof":
-                proof = b""
-                while len(proof) < _handshake.PROOF_BYTES:
-                    proof += receive(client, _handshake.PROOF_BYTES - len(proof))
-                link.send(ProofReceived(proof))
-    except RemoteProtocolError as error:
-        if reader.transcript:  # it speaks the protocol, but said nonsense
-            with contextlib.suppress(OSError):
-                client.sendall(_handshake.refusal(_handshake.MISMATCH))
-        link.send(HandshakeFailed(str(error)))
-    except (OSError, EOFError):  # the client is gone
-        pass
-    return None
-
-
-def receive(sock: socket.socket, size: int) -> bytes:
-    data = sock.recv(size)
-    if not data:
-        raise EOFError
-    return data
-
-
-def wait_for_order(client: socket.socket, link: Link) -> SendToClient | None:
-    """Wait for the supervisor; None when it, or the client, has gone."""
-    poll = select.poll()
-    poll.register(link, select.POLLIN)
-    poll.register(client, select.POLLRDHUP)
-    for descriptor, _ in poll.poll():
-        if descriptor == link.fileno():
-            received = link.receive(WORKER_ORDERS)
-            if received is not None:
-                assert isinstance(received[0], SendToClient)
-                return received[0]
-    return None
-
-
-def detach_socket(client: socket.socket) -> tuple[int, int]:
-    """Return a descriptor that carries the client's bytes in clear, and the process that pumps them, if there is one.
-
-    With TLS that process alone keeps the keys.
-    """
-    if not isinstance(client, ssl.SSLSocket):
-        return client.detach(), 0
-    ours, theirs = socket.socketpair()
-    pump = os.fork()
-    if pump == 0:
-        code = 1
-        try:
-            ours.close()
-            _tls.pump(client, theirs)
-            code = 0
-        finally:
-            os._exit(code)
-    theirs.close()
-    os.close(client.detach())  # without a word: the pump goes on with it, and with the key
-    protect_memory(False)
-    return ours.detach(), pump
-
-
-def wait_for_pump(pump: int) -> None:
-    if pump:
-        handle = os.pidfd_open(pump)
-        select.select([handle], [], [], PUMP_GRACE)
-        os.close(handle)
 
 
 # ---- Serving ------------------------------------------------------------------------------------------------------

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The process that sessions are forked from. It has run the user's code, and does nothing but start, end and report.
+"""The process that sessions and pumps are forked from: it has run the user's code, and starts, ends and reports.
 
 A session starts in milliseconds and shares memory with its siblings, since nothing has to be loaded again. Where the
 user's code started threads, a fork would take half of their work along: then each session gets a fresh Python.
@@ -16,6 +16,7 @@ import signal
 import sys
 import traceback
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from portcall.inspect._machine import read_loaded_libraries
@@ -28,9 +29,11 @@ from portcall.rpc.server._messages import (
     ImportFailed,
     KillSession,
     Message,
+    PumpStarted,
+    RunPump,
     SessionEnded,
     SessionKilled,
-    SessionStarted,
+    StartPump,
     StartSession,
     StartWorker,
     StopZygote,
@@ -38,11 +41,13 @@ from portcall.rpc.server._messages import (
     encode,
 )
 from portcall.rpc.server._options import ServerOptions
+from portcall.rpc.server._pump import run_pump
 from portcall.rpc.server._worker import exit_with, line_buffer_output, load_user_code, run_session
 
 LOOK_AT_SUPERVISOR = 2.0  # seconds without an event
 _MOST_REST, _MOST_LAST_WORDS = 1 << 20, 2000  # bytes that a session left in a pipe; characters that are reported
-_SPAWN = b"from portcall.rpc.server._worker import main; main()"
+_SPAWN_WORKER = b"from portcall.rpc.server._worker import main; main()"
+_SPAWN_PUMP = b"from portcall.rpc.server._pump import main; main()"
 
 
 @dataclass(frozen=True)
@@ -71,6 +76,7 @@ class Zygote:
         self._poll = select.poll()
         self._poll.register(link, select.POLLIN)
         self._children: dict[int, Child] = {}  # by handle
+        self._pumps: dict[int, int] = {}  # process ids, by handle
         self._reports: deque[Message] = deque()
         self._supervisor_stopped = False
 
@@ -93,7 +99,9 @@ class Zygote:
         while True:
             events = self._poll.poll(int(1000 * LOOK_AT_SUPERVISOR))
             for handle, _ in events:
-                if handle != self._link.fileno():
+                if handle in self._pumps:
+                    self._reap_pump(handle)
+                elif handle != self._link.fileno():
                     self._reap(handle)
                 elif not self._obey():
                     return
@@ -111,6 +119,8 @@ class Zygote:
         order, descriptors = received
         if isinstance(order, StartSession):
             self._start(order, descriptors)
+        elif isinstance(order, StartPump):
+            self._start_pump(order, descriptors)
         elif isinstance(order, KillSession):
             self._kill(order.number)
         elif isinstance(order, StopZygote):
@@ -138,30 +148,59 @@ class Zygote:
                 self._reports.popleft()
 
     def _start(self, order: StartSession, descriptors: list[int]) -> None:
-        pid, number = 0, order.number
+        number = order.number
         pipes: list[int] = []
         try:
-            if len(descriptors) != order.descriptors:
-                raise OSError(errno.EMFILE, "too many open files")
-            client, link, progress = descriptors
+            check_count(order, descriptors)
+            client, progress = descriptors
             pipes += os.pipe()
             pipes += os.pipe()
-            start = StartWorker(order.directory, client, link, progress, os.getpid(), pipes[:2], pipes[2:])
-            pid = self._spawn(start) if self._reason else self._fork(start)
-            handle = os.pidfd_open(pid)
+            start = StartWorker(
+                number, order.directory, order.features, order.credential, client, self._link.fileno(), progress,
+                os.getpid(), pipes[:2], pipes[2:],
+            )  # fmt: skip
+            session = lambda: run_session(start, self._options, lambda: self._patterns)  # noqa: E731
+            pid, handle = self._begin(start, session, _SPAWN_WORKER, [client, start.link, progress, *pipes])
         except OSError as error:
-            if pid:
-                os.kill(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
             self._report(SessionEnded(number, 1 << 8, f"cannot start a process: {error}"))
             descriptors = [*descriptors, *pipes]
         else:
             self._children[handle] = Child(pid, number, pipes[0], pipes[2])
-            self._poll.register(handle, select.POLLIN)
-            self._report(SessionStarted(number, pid))
             descriptors = [*descriptors, pipes[1], pipes[3]]
         for descriptor in descriptors:
             os.close(descriptor)
+
+    def _start_pump(self, order: StartPump, descriptors: list[int]) -> None:
+        try:
+            check_count(order, descriptors)
+            client, clear, link = descriptors
+            start = RunPump(client, clear, link, os.getpid())
+            pid, handle = self._begin(start, lambda: run_pump(start, self._options), _SPAWN_PUMP, descriptors)
+        except OSError as error:
+            self._report(PumpStarted(order.number, f"cannot start a process: {error}"))
+        else:
+            self._pumps[handle] = pid
+            self._report(PumpStarted(order.number))
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+    def _begin(
+        self, start: Message, action: Callable[[], int], program: bytes, descriptors: list[int]
+    ) -> tuple[int, int]:
+        """Start a process; return its id and a handle that is watched for its end.
+
+        Raises:
+            OSError: there is no room for one.
+        """
+        pid = self._spawn(program, start, descriptors) if self._reason else self._fork(action, descriptors)
+        try:
+            handle = os.pidfd_open(pid)
+        except OSError:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            raise
+        self._poll.register(handle, select.POLLIN)
+        return pid, handle
 
     def _kill(self, wanted: int) -> None:
         for handle, child in self._children.items():
@@ -172,23 +211,25 @@ class Zygote:
                 return
         self._report(SessionEnded(wanted, signal.SIGKILL.value))  # it has never begun, or its end was reported before
 
-    def _fork(self, start: StartWorker) -> int:
-        flush_output()  # or the session would write it once more
+    def _fork(self, action: Callable[[], int], wanted: list[int]) -> int:
+        flush_output()  # or the process would write it once more
         pid = os.fork()
         if pid == 0:
-            self._link.close()
-            for handle, child in self._children.items():
-                for descriptor in (handle, child.stdout, child.stderr):
-                    os.close(descriptor)
-            exit_with(lambda: run_session(start, self._options, lambda: self._patterns))
+            pipes = [pipe for child in self._children.values() for pipe in (child.stdout, child.stderr)]
+            for descriptor in {self._link.fileno(), *self._children, *pipes, *self._pumps}.difference(wanted):
+                os.close(descriptor)
+            exit_with(action)
         return pid
 
-    def _spawn(self, start: StartWorker) -> int:
-        descriptors = (start.client, start.link, start.progress, *start.stdout, *start.stderr)
+    def _spawn(self, program: bytes, start: Message, descriptors: list[int]) -> int:
         for descriptor in descriptors:
             os.set_inheritable(descriptor, True)
         facts = [encode(Configure(self._options.to_dict(), self._base)), encode(start)]
-        return os.posix_spawn(sys.executable, [os.fsencode(sys.executable), b"-c", _SPAWN, *facts], os.environ)
+        try:
+            return os.posix_spawn(sys.executable, [os.fsencode(sys.executable), b"-c", program, *facts], os.environ)
+        finally:
+            for descriptor in descriptors:
+                os.set_inheritable(descriptor, False)
 
     def _reap(self, handle: int) -> None:
         child = self._children.pop(handle)
@@ -199,11 +240,25 @@ class Zygote:
         _, last_words = log_rest_of(child.stdout), log_rest_of(child.stderr)
         self._report(SessionEnded(child.number, status, last_words=last_words))
 
+    def _reap_pump(self, handle: int) -> None:
+        os.waitpid(self._pumps.pop(handle), 0)
+        self._poll.unregister(handle)
+        os.close(handle)
+
     def _end_all(self) -> None:
+        for handle in list(self._pumps):
+            signal.pidfd_send_signal(handle, signal.SIGKILL)
+            self._reap_pump(handle)
         for handle, child in list(self._children.items()):
             kill_group(child.pid)
             signal.pidfd_send_signal(handle, signal.SIGKILL)
             self._reap(handle)
+
+
+def check_count(order: Message, descriptors: list[int]) -> None:
+    """Raise OSError where this process may not open as many descriptors as came with an order."""
+    if len(descriptors) != order.descriptors:
+        raise OSError(errno.EMFILE, "too many open files")
 
 
 def kill_group(pid: int) -> None:

@@ -21,6 +21,7 @@ from portcall.rpc.server._messages import (
     ImportFailed,
     Message,
     MessageError,
+    PumpStarted,
     SessionEnded,
     SessionStarted,
     StopZygote,
@@ -43,6 +44,8 @@ class Owner(Protocol):
     def on_zygote_error(self, error: MessageError) -> None: ...
 
     def on_session_started(self, report: SessionStarted) -> None: ...
+
+    def on_pump_started(self, report: PumpStarted) -> None: ...
 
     def on_session_ended(self, report: SessionEnded) -> None: ...
 
@@ -154,6 +157,8 @@ class ZygoteProcess:
             self._owner.on_zygote_ready(report)
         elif isinstance(report, SessionStarted):
             self._owner.on_session_started(report)
+        elif isinstance(report, PumpStarted):
+            self._owner.on_pump_started(report)
         elif isinstance(report, SessionEnded):
             self._owner.on_session_ended(report)
 
