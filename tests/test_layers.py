@@ -80,7 +80,7 @@ HOUSE = [
         "_directories _ended_sessions _log_writer _loop _messages _objects _options _orders _session",
         "_files _link _listen _log _program",
         "_connections _directory_process _worker _zygote_process",
-        "_gate _hooks",
+        "_gate _hooks _pump",
         "_admission _cleanup _zygote",
         "_silence",
         "_supervisor",

@@ -361,8 +361,8 @@ def test_strangers_cost_no_process(tmp_path: Path) -> None:
 
 
 def test_tls_strangers_cost_a_process_at_their_first_byte_only(certificates: Path) -> None:
-    files = {"tls_certificate": str(certificates / "server.pem"), "tls_key": str(certificates / "server.key")}
-    with Server(max_handshakes=200, **files) as server:
+    certificate, key = (str(certificates / f"server.{end}") for end in ("pem", "key"))
+    with Server(max_handshakes=200, tls_certificate=certificate, tls_key=key) as server:
         before = descendants_of(server.pid)
         strangers = [RawClient(server.address) for _ in range(100)]
         assert ask_why(server.address, client_tls(certificates)) == "server: -ended=unknown"
@@ -383,7 +383,8 @@ def test_strangers_that_leave_are_forgotten_at_once() -> None:
                 name = client.name
                 if len(sent) > 5:
                     client.read_reply()
-            assert server.event("dropped", lambda event, name=name: event["peer"] == name)["how"] == "left"
+            event = server.event("dropped")
+            assert (event["peer"], event["how"]) == (name, "left")
 
 
 # ---- What sessions may reach --------------------------------------------------------------------------------------
