@@ -5,11 +5,10 @@ import { Device } from "../device.js";
 import { bytesOf, DataType, type TypedArray } from "../dtype.js";
 import { Tensor } from "../tensor.js";
 import { checkInt64, Float, isInteger, SMALL, TypeIndex } from "../values.js";
+import { BODY, CELL } from "./layout.js";
 import type { CoreMemory } from "./memory.js";
 
-export const CELL = 16; // bytes
 const DEEPEST = 500; // containers in containers
-const BODY = 24; // bytes of an object's header
 
 /** Undoes what a call borrowed: releases references, copies arrays back. */
 export type Cleanup = (() => void)[];

@@ -100,3 +100,26 @@ export function linkLibrary(memory: CoreMemory, module: WebAssembly.Module): [st
     .filter(([name]) => name.startsWith(FUNCTIONS) || name === MARK)
     .map(([name, value]) => [name, addressOf(value, base)]);
 }
+
+/** Make a module object of names and addresses, and return its handle. `check` throws for a status that is an error. */
+export function makeModule(
+  memory: CoreMemory,
+  check: (status: number) => void,
+  symbols: readonly [string, number][],
+): number {
+  const names = symbols.map(([name]) => memory.byteArray(name));
+  const place = memory.allocate(12 * symbols.length + 4);
+  const addresses = place + 8 * symbols.length;
+  const { words } = memory;
+  for (const [i, [, address]] of symbols.entries()) {
+    words[(place >> 2) + 2 * i] = words[names[i]! >> 2]!;
+    words[(place >> 2) + 2 * i + 1] = words[(names[i]! >> 2) + 1]!;
+    words[(addresses >> 2) + i] = address;
+  }
+  const out = addresses + 4 * symbols.length;
+  const status = memory.exports.PortcallWebModule(place, addresses, symbols.length, out);
+  const handle = memory.words[out >> 2]! >>> 0;
+  for (const address of [...names, place]) memory.free(address);
+  check(status);
+  return handle;
+}

@@ -3,33 +3,26 @@
 
 import { checkBytes, checkFunction, checkText, got } from "../check.js";
 import { Device } from "../device.js";
-import { dtype as asDtype, bytesOf, countOf, DataType, type TypedArray } from "../dtype.js";
+import { dtype as asDtype, bytesOf, type DataType, type TypedArray } from "../dtype.js";
 import { DeviceError, FunctionNotFoundError, ModuleLoadError, PortcallError } from "../errors.js";
 import type { Tensor } from "../tensor.js";
 import { TypeIndex } from "../values.js";
 import { BaseRuntime } from "./base.js";
 import { readBundle } from "./bundle.js";
-import { CELL, Cells, type Cleanup, type Objects } from "./cells.js";
+import { Cells, type Cleanup, type Objects } from "./cells.js";
 import { systemImports } from "./imports.js";
-import { linkLibrary } from "./library.js";
+import { BODY, CELL, ERROR, OBJECT_TYPE, TYPE_KEY } from "./layout.js";
+import { linkLibrary, makeModule } from "./library.js";
 import { type CoreExports, CoreMemory } from "./memory.js";
 import { asError, bytesIn, CoreTensor, Module, type PackedFunc, symbolDispose } from "./objects.js";
 import { type CompiledModule, compileBytes, compileNow, readSource } from "./source.js";
+import { allocTensor, describeTensor, type Place, placeOfTensor } from "./tensors.js";
 
 const PAGE = 1 << 16; // bytes of memory
 const OWN_MEMORY = 4 << 20; // bytes: of the core itself (core/web/Makefile)
 const MOST_MEMORY = 2 ** 31;
 const STACK = 1 << 16; // bytes of cells for calls within calls
-const OBJECT_TYPE = 8; // of an object's header, after two counts
-const BODY = 24; // bytes of an object's header
 const HOST = new Device(1);
-const TYPE_KEY = 8; // of a type's description, after two numbers
-// Of a tensor: data, device, dimensions, data type, shape, strides, offset.
-const DIMENSIONS = BODY + 12;
-const TYPE = BODY + 16;
-const SHAPE = BODY + 20;
-const OFFSET = BODY + 32;
-const ERROR_CONTEXT = BODY + 32; // of an error: kind, message, backtrace, two pointers, extra context
 const PENDING = 1; // core/web/web.h
 const NO_INTEGRATION =
   "a function of JavaScript that was called inside the call returned a promise; to wait for it takes WebAssembly's " +
@@ -411,9 +404,9 @@ export class WasmRuntime extends BaseRuntime implements Objects {
     memory.exports.TVMFFIErrorMoveFromRaised(this.#top);
     const handle = memory.words[this.#top >> 2]! >>> 0;
     if (!handle) return new PortcallError("a call failed without an error");
-    const number = this.#carriers.get(memory.words[(handle + ERROR_CONTEXT) >> 2]! >>> 0);
+    const number = this.#carriers.get(memory.words[(handle + ERROR.CONTEXT) >> 2]! >>> 0);
     const thrown = number === undefined ? undefined : this.#functions[number];
-    const [kind, message, trace] = [0, 8, 16].map((at) => memory.textOf(handle + BODY + at)) as [
+    const [kind, message, trace] = [ERROR.KIND, ERROR.MESSAGE, ERROR.TRACE].map((at) => memory.textOf(handle + at)) as [
       string,
       string,
       string,
@@ -458,22 +451,7 @@ export class WasmRuntime extends BaseRuntime implements Objects {
   }
 
   #load(library: WebAssembly.Module): Module {
-    const { memory } = this;
-    const symbols = linkLibrary(memory, library);
-    const names = symbols.map(([name]) => memory.byteArray(name));
-    const place = memory.allocate(12 * symbols.length + 4);
-    const addresses = place + 8 * symbols.length;
-    const { words } = memory;
-    for (const [i, [, address]] of symbols.entries()) {
-      words[(place >> 2) + 2 * i] = words[names[i]! >> 2]!;
-      words[(place >> 2) + 2 * i + 1] = words[(names[i]! >> 2) + 1]!;
-      words[(addresses >> 2) + i] = address;
-    }
-    const out = addresses + 4 * symbols.length;
-    const status = memory.exports.PortcallWebModule(place, addresses, symbols.length, out);
-    const handle = memory.words[out >> 2]! >>> 0;
-    for (const address of [...names, place]) memory.free(address);
-    this.check(status);
+    const handle = makeModule(this.memory, (status) => this.check(status), linkLibrary(this.memory, library));
     return this.#keep(new Module(this), handle, TypeIndex.Module);
   }
 
@@ -485,25 +463,7 @@ export class WasmRuntime extends BaseRuntime implements Objects {
   }
 
   #allocTensor(shape: readonly number[], type: DataType, on: Device): number {
-    countOf(shape);
-    const { memory } = this;
-    const place = memory.allocate(40 + 8 * shape.length + 8);
-    const { view } = memory;
-    memory.bytes.fill(0, place, place + 40);
-    view.setInt32(place + 4, on.type, true);
-    view.setInt32(place + 8, on.index, true);
-    view.setInt32(place + 12, shape.length, true);
-    view.setUint8(place + 16, type.code);
-    view.setUint8(place + 17, type.bits);
-    view.setUint16(place + 18, type.lanes, true);
-    view.setUint32(place + 20, place + 40, true);
-    for (const [i, extent] of shape.entries()) view.setBigInt64(place + 40 + 8 * i, BigInt(extent), true);
-    const out = place + 40 + 8 * shape.length;
-    const status = memory.exports.PortcallTensorAlloc(place, out);
-    const handle = memory.words[out >> 2]! >>> 0;
-    memory.free(place);
-    this.check(status);
-    return handle;
+    return allocTensor(this.memory, (status) => this.check(status), shape, type, on);
   }
 
   /** Bytes of the core's memory, its own part included. */
@@ -588,14 +548,8 @@ export class WasmRuntime extends BaseRuntime implements Objects {
   }
 
   #wrapTensor(handle: number): CoreTensor {
-    const { view } = this.memory;
-    const type = handle + TYPE;
-    const shape = view.getUint32(handle + SHAPE, true);
-    const dtype = new DataType(view.getUint8(type), view.getUint8(type + 1), view.getUint16(type + 2, true));
-    const extents = Array.from({ length: view.getInt32(handle + DIMENSIONS, true) }, (_, i) =>
-      Number(view.getBigInt64(shape + 8 * i, true)),
-    );
-    return this.#keep(new CoreTensor(this, extents, dtype), handle, TypeIndex.Tensor);
+    const { shape, dtype } = describeTensor(this.memory, handle);
+    return this.#keep(new CoreTensor(this, shape, dtype), handle, TypeIndex.Tensor);
   }
 
   /** @internal */
@@ -606,15 +560,9 @@ export class WasmRuntime extends BaseRuntime implements Objects {
     const count = bytesIn(tensor) / Class.BYTES_PER_ELEMENT;
     return new Class(this.memory.exports.memory.buffer, data + offset, count);
   }
-  /** @internal Where a tensor's elements are: its device, what that calls the memory, and bytes from there. */
-  placeOf(tensor: CoreTensor): { device: Device; data: number; offset: number } {
-    const { handle } = this.handleOf(tensor)!;
-    const { view } = this.memory;
-    return {
-      device: new Device(view.getInt32(handle + BODY + 4, true), view.getInt32(handle + BODY + 8, true)),
-      data: view.getUint32(handle + BODY, true),
-      offset: Number(view.getBigUint64(handle + OFFSET, true)),
-    };
+  /** @internal Where a tensor's elements are. */
+  placeOf(tensor: CoreTensor): Place {
+    return placeOfTensor(this.memory, this.handleOf(tensor)!.handle);
   }
 
   #carried(handle: number): unknown {
