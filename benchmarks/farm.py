@@ -14,7 +14,7 @@ import threading
 import time
 from pathlib import Path
 
-from portcall import rpc
+from portcall.farm import connect
 from portcall.farm._state import State
 
 ROOT = Path(__file__).parents[1]
@@ -89,7 +89,7 @@ def portcall_leases(address: str, count: int) -> tuple[float, float]:
     board, _ = start(sys.executable, "-m", "portcall", "serve", "--farm", address, "--key", "k", "--silent")
     leases, sessions = [], []
     try:
-        with rpc.connect_farm(address, token="") as farm:
+        with connect(address, token="") as farm:
             for number in range(count):
                 begin = time.perf_counter()
                 with farm.lease("k") as lease:

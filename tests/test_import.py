@@ -20,7 +20,7 @@ import portcall
 from portcall._module import GRAPH_KINDS
 from portcall.extras import EXTRAS, install_command
 
-LAZY = ("bench", "board", "compile", "graph", "inspect", "ir", "rpc", "testing", "toolchain", "vm")
+LAZY = ("bench", "board", "compile", "farm", "graph", "inspect", "ir", "rpc", "testing", "toolchain", "vm")
 
 
 def run(code: str) -> str:
@@ -218,7 +218,9 @@ assert portcall.get_global_func("testing.echo")(3) == 3
     [
         ("show", "portcall.ir.show"),
         ("structural_equal", "portcall.ir.structural_equal"),
-        ("rpc.connect_tracker", "portcall.rpc.connect_farm"),
+        ("rpc.connect_tracker", "portcall.farm.connect"),
+        ("rpc.connect_farm", "portcall.farm.connect"),
+        ("rpc.Lease", "portcall.farm.Lease"),
         ("graph_executor", "portcall.graph.create"),
         ("nd", "portcall.tensor"),
         ("contrib", "portcall.toolchain.create_shared"),

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from portcall import bench as bench
     from portcall import board as board
     from portcall import compile as compile
+    from portcall import farm as farm
     from portcall import graph as graph
     from portcall import inspect as inspect
     from portcall import ir as ir
@@ -93,6 +94,7 @@ _SUBPACKAGES = {
     "bench": "portcall.bench",
     "board": "portcall.board",
     "compile": "portcall.compile",
+    "farm": "portcall.farm",
     "graph": "portcall.graph",
     "inspect": "portcall.inspect",
     "ir": "portcall.ir",
@@ -142,7 +144,7 @@ _INSTEAD = {
     "show": "portcall.ir.show(obj) prints an object, print(module) the functions of a module",
     **{name: f"portcall.ir.{name}(…)" for name in ("structural_equal", "structural_hash")},
     "get_first_structural_mismatch": "portcall.ir.first_mismatch(left, right)",
-    "connect_tracker": "portcall.rpc.connect_farm(address)",
+    "connect_tracker": "portcall.farm.connect(address)",
     **dict.fromkeys(("metal", "vulkan", "rocm", "hexagon"), "portcall.device('vulkan:0') is a device of another kind"),
     "cpp": "portcall.toolchain.create_shared(sources, output) compiles C++",
     **dict.fromkeys(("init_ffi_api", "init_object"), "portcall.get_global_func(name) is one function of the registry"),

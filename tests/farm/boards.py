@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import portcall
 from farm.fake_farm import FakeFarm
 from farm.running import RunningFarm
 from portcall import errors, rpc
@@ -18,8 +19,8 @@ from rpc import board as program
 HOOKS = ("check", "prepare", "clean", "hook_limit")
 
 
-def client(farm: RunningFarm, **options: Any) -> rpc.Farm:
-    return rpc.connect_farm(f"{farm.host}:{farm.port}", **{"token": "", "user": "ann", **options})
+def client(farm: RunningFarm, **options: Any) -> portcall.farm.Farm:
+    return portcall.farm.connect(f"{farm.host}:{farm.port}", **{"token": "", "user": "ann", **options})
 
 
 def place_command() -> tuple[str, ...]:
@@ -35,14 +36,14 @@ def board(
 
 
 @contextlib.contextmanager
-def agent_board(farm: RunningFarm | FakeFarm, name: str, key: str, **more: Any) -> Iterator[rpc.Agent]:
+def agent_board(farm: RunningFarm | FakeFarm, name: str, key: str, **more: Any) -> Iterator[portcall.farm.Agent]:
     """Run an agent in a thread, its server in a process as always."""
     relay = more.pop("relay", None)
     hooks = {name: more.pop(name) for name in HOOKS if name in more}
-    channel = rpc.FarmChannel(f"{farm.host}:{farm.port}", more.pop("token", ""), more.pop("tls", None))
-    agent = rpc.Agent(
+    channel = portcall.farm.FarmChannel(f"{farm.host}:{farm.port}", more.pop("token", ""), more.pop("tls", None))
+    agent = portcall.farm.Agent(
         channel,
-        rpc.PlaceOptions(name, (key,), more.pop("tags", {}), relay, **hooks),
+        portcall.farm.PlaceOptions(name, (key,), more.pop("tags", {}), relay, **hooks),
         rpc.ServerOptions(port=0, log="none", **more),
     )
     ready = threading.Event()

@@ -60,7 +60,7 @@ from portcall import errors, rpc
 farm, folder = sys.argv[1:]
 while True:
     try:
-        with rpc.connect_farm(farm, user="real") as lab, lab.lease("real", wait=20, ttl=10) as lease:
+        with portcall.farm.connect(farm, user="real") as lab, lab.lease("real", wait=20, ttl=10) as lease:
             with lease.session(timeout=10) as session:
                 other = session["soak.hold"](f"{folder}/{lease.place}", lease.id)
                 print("conflict" if other and other != lease.id else "done", lease.place, lease.id, other, flush=True)

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import json
 import os
 import re
+import socket
 import sqlite3
 import stat
 import subprocess
@@ -20,10 +22,11 @@ import pytest
 import trustme
 
 from farm.boards import client
-from farm.running import RunningFarm, running_farm
+from farm.running import TRACKER, RunningFarm, running_farm
 from farm.test_cli_farm import portcall
+from farm.test_cli_start import serving
 from portcall import errors, rpc
-from portcall.farm import _store
+from portcall.farm import Agent, FarmChannel, PlaceOptions, _store
 from portcall.farm._store import Store
 
 SECRET = "s" * 32
@@ -245,8 +248,8 @@ def test_board_without_the_certificate_of_its_farm_hears_of_the_option(tmp_path:
     trustme.CA().issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "farm.pem"))
     with running_farm(tls_certificate=str(tmp_path / "farm.pem")) as farm:
         heard: list[str] = []
-        channel = rpc.FarmChannel(f"{farm.host}:{farm.port}", "")
-        agent = rpc.Agent(channel, rpc.PlaceOptions("b", ("k",)), rpc.ServerOptions(port=0, log="none"), heard.append)
+        channel = FarmChannel(f"{farm.host}:{farm.port}", "")
+        agent = Agent(channel, PlaceOptions("b", ("k",)), rpc.ServerOptions(port=0, log="none"), heard.append)
         thread = threading.Thread(target=agent.run, args=(lambda address: None,))
         thread.start()
         farm.until(lambda: any("trying again" in text for text in heard))
@@ -301,6 +304,32 @@ def test_those_who_wait_hear_that_a_leased_place_goes_out_of_use(farm: RunningFa
     assert "new fan" in page(farm, "/")
 
 
-def test_tvm_networks_may_be_none() -> None:
-    with running_farm(tvm_networks=()) as farm:
-        assert not farm.server.may_be_tvm("127.0.0.1")
+def test_pages_of_places_have_times_with_their_zone(farm: RunningFarm) -> None:
+    add_place(farm)
+    assert re.search(r"\d:\d\d:\d\d [A-Z+-]", page(farm, "/place/b"))
+
+
+def test_request_that_ended_between_two_questions_is_a_timeout(
+    farm: RunningFarm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_place(farm)
+    lease(farm)
+    with client(farm) as lab:
+        again = lab._again
+
+        def late(what: str, **fields: Any) -> dict[str, Any]:
+            farm.pass_time(6)
+            return again(what, **fields)
+
+        monkeypatch.setattr(lab, "_again", late)
+        with pytest.raises(errors.SessionTimeoutError):
+            lab.lease("k", wait=5)
+
+
+def test_farm_without_networks_of_tvm_answers_no_tracker_of_this_machine() -> None:
+    with serving("--store", ":memory:", "--tvm-network", "none", "--json") as (_, line):
+        port = json.loads(line)["port"]
+        with socket.create_connection(("127.0.0.1", port), timeout=30) as sock:
+            sock.sendall(TRACKER)
+            with contextlib.suppress(ConnectionResetError):
+                assert sock.recv(4) != TRACKER

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import portcall
 from farm.boards import board, client
 from farm.running import RunningFarm, running_farm
 from portcall import errors, rpc
@@ -71,10 +72,10 @@ def test_text_summary_has_the_form_of_tvms(farm: RunningFarm) -> None:
 
 
 def test_address_of_a_farm_may_be_that_of_its_page() -> None:
-    with contextlib.closing(rpc.FarmChannel("http://lab:80/, [::1]:90, other")) as channel:
+    with contextlib.closing(portcall.farm.FarmChannel("http://lab:80/, [::1]:90, other")) as channel:
         assert [str(each) for each in channel._addresses] == ["lab:80", "[::1]:90", "other:9190"]
     with pytest.raises(ValueError, match="'lab:80'"):
-        rpc.FarmChannel("https://lab:80/")
+        portcall.farm.FarmChannel("https://lab:80/")
 
 
 @pytest.mark.parametrize("names", [("PORTCALL_FARM", "PORTCALL_KEY"), ("TVM_TRACKER_HOST", "TVM_TRACKER_KEY")])
@@ -87,18 +88,18 @@ def test_variables_name_the_farm_and_the_key(
     monkeypatch.setenv(names[0], farm.host if of_tvm else f"{farm.host}:{farm.port}")
     monkeypatch.setenv(names[1], "k")
     monkeypatch.setenv("TVM_TRACKER_PORT", str(farm.port))
-    with rpc.connect_farm(token="") as lab, lab.lease() as lease:
+    with portcall.farm.connect(token="") as lab, lab.lease() as lease:
         assert lease.place == "board"
 
 
 def test_connect_farm_tries_the_second_address(farm: RunningFarm) -> None:
-    with rpc.connect_farm(f"127.0.0.1:9,{farm.host}:{farm.port}", token="") as lab, lab.lease("k") as lease:
+    with portcall.farm.connect(f"127.0.0.1:9,{farm.host}:{farm.port}", token="") as lab, lab.lease("k") as lease:
         assert lease.place == "board"
 
 
 def test_connect_farm_async_leases_uses_and_releases(farm: RunningFarm) -> None:
     async def use() -> tuple[str, bool]:
-        async with rpc.connect_farm_async(f"{farm.host}:{farm.port}", token="") as lab, lab.lease("k") as lease:
+        async with portcall.farm.connect_async(f"{farm.host}:{farm.port}", token="") as lab, lab.lease("k") as lease:
             async with lease.session() as one, lease.session() as two:
                 found = await lease.run(lambda: (one["portcall.rpc.machine"], two["portcall.rpc.machine"]))
             return lease.place, None not in found
@@ -109,7 +110,7 @@ def test_connect_farm_async_leases_uses_and_releases(farm: RunningFarm) -> None:
 
 def test_connect_farm_async_cancelled_request_is_withdrawn(farm: RunningFarm) -> None:
     async def use() -> None:
-        async with rpc.connect_farm_async(f"{farm.host}:{farm.port}", token="") as lab, lab.lease("k"):
+        async with portcall.farm.connect_async(f"{farm.host}:{farm.port}", token="") as lab, lab.lease("k"):
 
             async def wait() -> None:
                 async with lab.lease("k"):

@@ -22,6 +22,7 @@ from typing import IO, Any
 import pytest
 import trustme
 
+import portcall
 from farm.running import TRACKER, RunningFarm, running_farm
 from portcall import rpc
 from portcall.farm._guests import Guest, Guests
@@ -73,7 +74,7 @@ def test_farm_log_that_nobody_reads_stops_nothing() -> None:
         for _ in range(3000):
             with contextlib.suppress(ConnectionError):
                 assert ask(port, b"GET \x01 nonsense\r\n\r\n").split()[1] == b"400"
-        with rpc.connect_farm(f"127.0.0.1:{port}", token="") as client:
+        with portcall.farm.connect(f"127.0.0.1:{port}", token="") as client:
             assert client.status()["places"] == []
         farm.send_signal(signal.SIGTERM)
         assert farm.wait(30) == 0
@@ -114,7 +115,7 @@ def test_farm_serves_who_has_a_token_while_others_hold_connections_open(tmp_path
                 sock.sendall(b"\x16\x03\x01"[: number % 4] if tls else HALVES[number % len(HALVES)])
             open_.append(sock)
             if number % 50 == 49:
-                with rpc.connect_farm(f"127.0.0.1:{port}", token=token, tls=secure) as client:
+                with portcall.farm.connect(f"127.0.0.1:{port}", token=token, tls=secure) as client:
                     assert client.status()["places"] == []
         used = len(os.listdir(f"/proc/{farm.pid}/fd"))
         assert used < DESCRIPTORS
@@ -138,7 +139,7 @@ def test_farm_serves_who_has_a_token_while_idle_peers_of_tvm_hold_connections_op
             assert sock.recv(4, socket.MSG_WAITALL) == ping[:4]
             assert sock.recv(5, socket.MSG_WAITALL) == struct.pack("<i", 1) + b"0"
             if number % 100 == 99:
-                with rpc.connect_farm(f"127.0.0.1:{port}", token=token) as client:
+                with portcall.farm.connect(f"127.0.0.1:{port}", token=token) as client:
                     assert client.status()["places"] == []
 
 

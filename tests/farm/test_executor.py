@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import trustme
 
+import portcall
 from farm.boards import board, client
 from farm.running import running_farm
 from portcall import errors, rpc
@@ -97,7 +98,10 @@ def test_farm_with_tls_serves_leases_directly_and_proxied(tmp_path: Path, monkey
                 with monkeypatch.context() as patch:  # as in a command that gets the lease
                     for name, value in lease.environment.items():
                         patch.setenv(name, value)
-                    with rpc.connect_farm() as again, again.resume(os.environ["PORTCALL_LEASE"]).session() as session:
+                    with (
+                        portcall.farm.connect() as again,
+                        again.resume(os.environ["PORTCALL_LEASE"]).session() as session,
+                    ):
                         assert session["portcall.rpc.machine"] is not None
         with pytest.raises(errors.ConnectError), client(farm) as lab:
             lab.status()

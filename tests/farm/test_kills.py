@@ -22,7 +22,7 @@ from rpc import board as program
 CLIENT = """
 import sys
 from portcall import rpc
-with rpc.connect_farm(sys.argv[1], token="", user="ann") as farm, farm.lease("k", ttl=2) as lease:
+with portcall.farm.connect(sys.argv[1], token="", user="ann") as farm, farm.lease("k", ttl=2) as lease:
     with lease.session() as session:
         assert session["portcall.rpc.machine"] is not None
         while sys.argv[2:] == ["keep"]:

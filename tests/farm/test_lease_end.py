@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import portcall
 from farm.boards import board, client
 from farm.running import RunningFarm, running_farm
 from portcall import errors, rpc
@@ -25,7 +26,7 @@ class HandAgent:
     """The agent of the place ``board`` with the key ``k``, which says only what a test lets it say."""
 
     def __init__(self, farm: RunningFarm) -> None:
-        self._channel = rpc.FarmChannel(f"{farm.host}:{farm.port}", token="", user="board")
+        self._channel = portcall.farm.FarmChannel(f"{farm.host}:{farm.port}", token="", user="board")
         found = self._channel.call("register", place="board", keys=["k"], host="127.0.0.1", port=9, instance="one")
         self._secret = found["agent"]
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import portcall
 from farm.boards import board, client
 from farm.running import RunningFarm, running_farm
 from portcall import errors, rpc
@@ -138,7 +139,7 @@ def test_farm_restart_keeps_leases_sessions_and_the_queue(tmp_path: Any) -> None
         lab = stack.enter_context(client(farm))
         lease = lab.lease("k", ttl=30)
         session = stack.enter_context(lease.session())
-        outcome: list[rpc.Lease] = []
+        outcome: list[portcall.farm.Lease] = []
         waiter = threading.Thread(target=lambda: outcome.append(lab.lease("k")))
         waiter.start()
         farm.until(lambda: farm.state.queue.size == 1)
@@ -197,7 +198,7 @@ def lose_a_waiting_client(farm: RunningFarm) -> None:
             view = gone.call("request", want="k", secret="s" * 32)
             gone.call("wait", hold=15, lease=view["lease"], secret="s" * 32, seen=view["position"])
 
-    with contextlib.closing(rpc.FarmChannel(f"{farm.host}:{farm.port}", token="", user="bob")) as gone:
+    with contextlib.closing(portcall.farm.FarmChannel(f"{farm.host}:{farm.port}", token="", user="bob")) as gone:
         waiter = threading.Thread(target=call_and_fail)
         waiter.start()
         farm.until(lambda: farm.server.api._asking)

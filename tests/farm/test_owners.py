@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
+import portcall
 from farm.boards import board, client, place_command
 from farm.reading import drop_privileges, family, found_by_others
 from farm.running import RunningFarm, running_farm
-from portcall import errors, rpc
+from portcall import errors
 from portcall.farm import _api
 from portcall.farm._model import Place
 
@@ -32,17 +33,17 @@ def token(farm: RunningFarm, user: str, role: str = "agent", keys: tuple[str, ..
 
 
 @contextlib.contextmanager
-def agent(farm: RunningFarm, shown: str = "", user: str = "") -> Iterator[rpc.FarmChannel]:
+def agent(farm: RunningFarm, shown: str = "", user: str = "") -> Iterator[portcall.farm.FarmChannel]:
     """A hand-made agent, which gives single commands."""
-    with contextlib.closing(rpc.FarmChannel(f"{farm.host}:{farm.port}", shown, user=user)) as channel:
+    with contextlib.closing(portcall.farm.FarmChannel(f"{farm.host}:{farm.port}", shown, user=user)) as channel:
         yield channel
 
 
-def register(channel: rpc.FarmChannel, instance: str, key: str = "k") -> str:
+def register(channel: portcall.farm.FarmChannel, instance: str, key: str = "k") -> str:
     return str(channel.call("register", place="b", keys=[key], instance=instance)["agent"])
 
 
-def refused(channel: rpc.FarmChannel, *words: str) -> str:
+def refused(channel: portcall.farm.FarmChannel, *words: str) -> str:
     with pytest.raises(errors.FarmError) as caught:
         register(channel, *words)
     return caught.value.reason
@@ -193,13 +194,15 @@ def test_check_needs_a_token_for_a_key_of_the_place(farm: RunningFarm) -> None:
         assert not farm.state.leases
 
 
-def asked(channel: rpc.FarmChannel, want: str = "k & other", secret: str = "s" * 32) -> dict[str, Any]:
+def asked(channel: portcall.farm.FarmChannel, want: str = "k & other", secret: str = "s" * 32) -> dict[str, Any]:
     return channel.call("request", want=want, secret=secret, hold=0, hopeless=True)
 
 
-def serve(farm: RunningFarm, place: str, key: str, limited: tuple[str, ...] = (), **tags: Any) -> rpc.FarmChannel:
+def serve(
+    farm: RunningFarm, place: str, key: str, limited: tuple[str, ...] = (), **tags: Any
+) -> portcall.farm.FarmChannel:
     """Register a place that accepts its first offer."""
-    channel = rpc.FarmChannel(f"{farm.host}:{farm.port}", token(farm, "boss", keys=limited))
+    channel = portcall.farm.FarmChannel(f"{farm.host}:{farm.port}", token(farm, "boss", keys=limited))
     secret = channel.call("register", place=place, keys=[key], tags=tags)["agent"]
     for order in channel.call("next", place=place, agent=secret, hold=0.01)["orders"]:
         done = {"what": "accepted", "fence": order["fence"]}

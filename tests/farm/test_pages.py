@@ -17,8 +17,9 @@ from urllib.parse import urlencode
 
 import pytest
 
+import portcall
 from farm.running import RunningFarm, running_farm
-from portcall import errors, rpc
+from portcall import errors
 from portcall.farm._access import RIGHTS, ROLES
 from portcall.farm._constraints import Clause
 from portcall.farm._http import _MOST_LIVE
@@ -38,7 +39,7 @@ def get(farm: RunningFarm, path: str, **headers: str) -> tuple[int, str]:
 
 
 def command(farm: RunningFarm, what: str, token: str = "", **fields: Any) -> dict[str, Any]:
-    with contextlib.closing(rpc.FarmChannel(f"{farm.host}:{farm.port}", token=token, user="ann")) as channel:
+    with contextlib.closing(portcall.farm.FarmChannel(f"{farm.host}:{farm.port}", token=token, user="ann")) as channel:
         return channel.call(what, **fields)
 
 

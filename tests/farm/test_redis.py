@@ -13,7 +13,7 @@ import pytest
 from farm.histories import run_history
 from farm.redis_server import running_redis
 from farm.test_cli_farm import portcall, started
-from portcall import rpc
+from portcall.farm import connect
 from portcall.farm._model import Event
 from portcall.farm._redis import RedisStore
 from portcall.farm._store import StoreError
@@ -62,8 +62,8 @@ def test_sessions_and_leases_go_on_when_the_process_that_leads_is_killed(redis: 
         both = f"{one},{two}"
         stack.enter_context(started("serve", "--farm", both, "--key", "k", "--place", "direct", "--silent"))
         stack.enter_context(started("serve", "--farm", two, "--key", "m", "--place", "far", "--relay", "--silent"))
-        lab = stack.enter_context(rpc.connect_farm(both, token=""))
-        through = stack.enter_context(rpc.connect_farm(two, token=""))
+        lab = stack.enter_context(connect(both, token=""))
+        through = stack.enter_context(connect(two, token=""))
         assert {place["place"] for place in through.status()["places"]} == {"direct", "far"}
         with through.lease("m") as far, far.session() as session:
             assert session["portcall.rpc.machine"] is not None  # by the standby, the leader and the agent's connection

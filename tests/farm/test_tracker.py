@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
+import portcall
 from farm.running import TRACKER, RunningFarm, TrackerPeer, running_farm
-from portcall import errors, rpc
+from portcall import errors
 from portcall.farm import _tracker
 from portcall.farm._model import Rules
 from portcall.farm._tracker_wire import message
@@ -274,7 +275,7 @@ def test_tracker_clients_leases_are_waited_for_by_their_connections_alone(farm: 
         lease = farm.until(lambda: list(farm.state.leases))[0]
         for state in ("queued", "active"):
             assert farm.state.leases[lease].state == state
-            with contextlib.closing(rpc.FarmChannel(f"{farm.host}:{farm.port}", "")) as other:
+            with contextlib.closing(portcall.farm.FarmChannel(f"{farm.host}:{farm.port}", "")) as other:
                 for what in ("wait", "renew", "session"):
                     with pytest.raises(errors.FarmError) as caught:
                         other.call(what, lease=lease, seen=1, hold=0.01)

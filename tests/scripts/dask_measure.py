@@ -7,6 +7,7 @@ import sys
 
 from distributed import Client
 
+import portcall
 from portcall import rpc
 from portcall.farm import Executor, measure
 
@@ -23,7 +24,7 @@ def work(session: rpc.Session, built: bytes) -> int:
 if __name__ == "__main__":
     with (
         Client(processes=False, n_workers=1, threads_per_worker=2, dashboard_address=None) as cluster,
-        rpc.connect_farm(sys.argv[1], token="") as farm,
+        portcall.farm.connect(sys.argv[1], token="") as farm,
         Executor(farm, sys.argv[2]) as boards,
     ):
         print(measure([3, 1, 2], work, executor=boards, build=build, builders=cluster.get_executor()), flush=True)

@@ -66,7 +66,7 @@ if __name__ == "__main__":
     if who != "tvm":
         with contextlib.ExitStack() as stack:
             if who == "farm":
-                farm = stack.enter_context(portcall.rpc.connect_farm(f"{host}:{port}"))
+                farm = stack.enter_context(portcall.farm.connect(f"{host}:{port}"))
                 remote = stack.enter_context(stack.enter_context(farm.lease(key)).session())
             else:
                 remote = stack.enter_context(portcall.rpc.connect(host, int(port), key))

@@ -13,7 +13,7 @@ from portcall.cli._output import print_json, print_line
 from portcall.errors import FarmError, RPCError
 
 if TYPE_CHECKING:
-    from portcall.rpc import Farm, Lease
+    from portcall.farm import Farm, Lease
 
 _LEFT_OUT = ("retired", "maintenance", "bad")
 

@@ -139,7 +139,7 @@ def make_options(given: dict[str, Any]) -> FarmOptions:
     try:
         return farm.FarmOptions(
             **{name: given[name] for name in same},
-            **({"tvm_networks": networks} if given["tvm_networks"] else {}),
+            tvm_networks=networks if given["tvm_networks"] else farm.FarmOptions.tvm_networks,
             tls_certificate=given["tls_cert"],
             power=given["power_cycle"],
             cycles=given["power_cycles"],

@@ -23,7 +23,8 @@ from portcall.cli._store import NAME, Remote, farm_token, read_remotes
 from portcall.errors import ConnectError
 
 if TYPE_CHECKING:
-    from portcall.rpc import Farm, Session
+    from portcall.farm import Farm
+    from portcall.rpc import Session
 
 
 def session_options(function: Decorated) -> Decorated:
@@ -112,11 +113,12 @@ def uses_farm(address: str | None, given: dict[str, Any]) -> bool:
 
 def connect_farm(given: dict[str, Any]) -> Farm:
     """Return the farm that the options name."""
+    from portcall import farm as farms
     from portcall import rpc
 
     tls = rpc.TLSOptions(ca=given["tls_ca"]) if given["tls_ca"] else None
     token = read_token_file(given["token_file"])
-    farm = rpc.connect_farm(given["farm"], token=token, tls=tls)
+    farm = farms.connect(given["farm"], token=token, tls=tls)
     if token is None and not os.environ.get("PORTCALL_FARM_TOKEN"):
         farm.use_token(farm_token(farm.address))
     return farm

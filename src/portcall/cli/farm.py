@@ -27,7 +27,7 @@ from portcall.cli._store import write_farm_token
 from portcall.errors import FarmError
 
 if TYPE_CHECKING:
-    from portcall.rpc import Farm, Lease
+    from portcall.farm import Farm, Lease
 
 EXAMPLES = """
 portcall farm                                          run a farm for this machine only, on port 9190

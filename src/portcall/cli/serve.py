@@ -190,24 +190,24 @@ def make_options(given: dict[str, Any], joins: bool = False) -> ServerOptions:
 
 def serve_place(given: dict[str, Any], options: ServerOptions, say_ready: Callable[[Any], None]) -> int:
     """Serve a place of a farm until a signal, and return its number."""
-    from portcall import rpc
+    from portcall import farm, rpc
 
-    token = rpc.Agent.take_token()
+    token = farm.Agent.take_token()
     key = given["key"]
     if not key:
         raise CommandError("a place of a farm needs a key", "", "add --key, such as --key rasp4")
     tags = dict(read_tag(text) for text in given["tags"])
-    place = rpc.PlaceOptions(given["place"] or f"{socket.gethostname()}-{key}", (key,), tags, given["relay"] or None,
+    place = farm.PlaceOptions(given["place"] or f"{socket.gethostname()}-{key}", (key,), tags, given["relay"] or None,
                              **{name: given[name] for name in ("check", "prepare", "clean", "hook_limit")})  # fmt: skip
     tls = rpc.TLSOptions(ca=given["farm_ca"]) if given["farm_ca"] else None
-    channel = rpc.FarmChannel(given["farm"], read_token_file(given["token_file"]) or token, tls)
+    channel = farm.FarmChannel(given["farm"], read_token_file(given["token_file"]) or token, tls)
     channel.token = channel.token or farm_token(str(channel.address))
 
     def log(text: str) -> None:
         if options.log != "none":
             click.echo(text, err=True)
 
-    agent = rpc.Agent(channel, place, options, log)
+    agent = farm.Agent(channel, place, options, log)
     ended_by = 0
 
     def stop(number: int, frame: object) -> None:

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from portcall import errors, rpc
+from portcall import errors
+from portcall.rpc.client._farm import Farm, Lease
 
 _LOST = (errors.SessionBrokenError, errors.SessionTimeoutError, errors.ConnectError, errors.RemoteCrashError)
 
@@ -28,7 +29,7 @@ class _Task:
 class Executor(concurrent.futures.Executor):
     """Runs ``work(session, *args)`` on places of a farm; a context manager::
 
-        with portcall.rpc.connect_farm("lab:9190") as farm, portcall.farm.Executor(farm, "rasp4", boards=4) as executor:
+        with portcall.farm.connect("lab:9190") as farm, portcall.farm.Executor(farm, "rasp4", boards=4) as executor:
             for seconds in executor.map(measure, candidates):
                 print(seconds)
 
@@ -36,7 +37,7 @@ class Executor(concurrent.futures.Executor):
     crash too, is tried again, on another board where there is one.
 
     Parameters:
-        farm: from ``portcall.rpc.connect_farm``.
+        farm: from ``portcall.farm.connect``.
         want: what to lease.
         boards: places at once, at most.
         retries: how often a task is tried again.
@@ -47,7 +48,7 @@ class Executor(concurrent.futures.Executor):
     """
 
     def __init__(
-        self, farm: rpc.Farm, want: str, *, boards: int = 1, retries: int = 2, idle: float = 5, call_timeout: float = 0,
+        self, farm: Farm, want: str, *, boards: int = 1, retries: int = 2, idle: float = 5, call_timeout: float = 0,
         on_progress: Callable[[int, int], object] | None = None, **lease: Any,
     ) -> None:  # fmt: skip
         if boards < 1:
@@ -125,14 +126,14 @@ class Executor(concurrent.futures.Executor):
         except queue.Empty:
             return None
 
-    def _on_board(self, lease: rpc.Lease, task: _Task | None) -> None:
+    def _on_board(self, lease: Lease, task: _Task | None) -> None:
         """Run tasks on one board, until one loses its session or no more come in time."""
         while task is not None:
             if not self._run(lease, task):
                 return
             task = self._take(self._idle)
 
-    def _run(self, lease: rpc.Lease, task: _Task) -> bool:
+    def _run(self, lease: Lease, task: _Task) -> bool:
         """Run a task; return whether the board can go on."""
         if task.attempts == 0 and not task.future.set_running_or_notify_cancel():
             self._count_down()

@@ -19,20 +19,11 @@ from portcall.rpc._transport import serve_over as serve_over
 from portcall.rpc.client._activity import Activity as Activity
 from portcall.rpc.client._connect import ConnectOptions as ConnectOptions
 from portcall.rpc.client._connect import connect as connect
-from portcall.rpc.client._farm import Farm as Farm
-from portcall.rpc.client._farm import Lease as Lease
-from portcall.rpc.client._farm import connect_farm as connect_farm
-from portcall.rpc.client._farm_async import AsyncFarm as AsyncFarm
-from portcall.rpc.client._farm_async import AsyncLease as AsyncLease
-from portcall.rpc.client._farm_async import connect_farm_async as connect_farm_async
-from portcall.rpc.client._farm_channel import FarmChannel as FarmChannel
 from portcall.rpc.client._remote import RemoteDevice as RemoteDevice
 from portcall.rpc.client._remote import RemoteObject as RemoteObject
 from portcall.rpc.client._remote import RemoteTensor as RemoteTensor
 from portcall.rpc.client._session import Session as Session
 from portcall.rpc.client._upload_all import upload_all as upload_all
-from portcall.rpc.server._agent import Agent as Agent
-from portcall.rpc.server._agent import PlaceOptions as PlaceOptions
 from portcall.rpc.server._server import Server as Server
 from portcall.rpc.server._server import ServerOptions as ServerOptions
 from portcall.rpc.server._server import serve as serve
@@ -44,8 +35,14 @@ from portcall.rpc.wire._tls import time_problem as time_problem
 _INSTEAD = {
     "StartError": "it is portcall.errors.StartError",
     "ready_facts": "parse_address(address).to_dict() has the facts of an address",
-    "connect_tracker": "portcall farm is the tracker: portcall.rpc.connect_farm(address).request(key) is a session",
-    "TrackerSession": "its class is portcall.rpc.Farm",
+    "connect_tracker": "portcall farm is the tracker: portcall.farm.connect(address).request(key) is a session",
+    "connect_farm": "it is portcall.farm.connect(address)",
+    "connect_farm_async": "it is portcall.farm.connect_async(address)",
+    **{
+        name: f"it is portcall.farm.{name}"
+        for name in ("Farm", "Lease", "AsyncFarm", "AsyncLease", "FarmChannel", "Agent", "PlaceOptions")
+    },
+    "TrackerSession": "its class is portcall.farm.Farm",
     "RPCSession": "its class is portcall.rpc.Session",
     "tracker": "portcall farm is the tracker",
     "proxy": "portcall farm is the proxy, too",

@@ -38,10 +38,10 @@ OnWait = Callable[[str], None]
 T = TypeVar("T")
 
 
-def connect_farm(address: str = "", *, token: str | None = None, tls: TLSOptions | None = None, user: str = "") -> Farm:
+def connect(address: str = "", *, token: str | None = None, tls: TLSOptions | None = None, user: str = "") -> Farm:
     """Return a farm, whose places can be leased::
 
-        farm = portcall.rpc.connect_farm("lab:9190")
+        farm = portcall.farm.connect("lab:9190")
         with farm.lease("rasp4 & ram>=4GiB", on_wait=print) as lease, lease.session() as session:
             session.upload("kernels.so")
 
@@ -273,7 +273,7 @@ class Farm:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<portcall.rpc.Farm {self.address}>"
+        return f"<portcall.farm.Farm {self.address}>"
 
     def _again(self, what: str, **fields: Any) -> dict[str, Any]:
         """Give a command that may be repeated, also while the farm starts again."""
@@ -466,7 +466,7 @@ class Lease:
         self.release()
 
     def __repr__(self) -> str:
-        return f"<portcall.rpc.Lease {self.id} of {self.place}{f', over: {self._over}' if self._over else ''}>"
+        return f"<portcall.farm.Lease {self.id} of {self.place}{f', over: {self._over}' if self._over else ''}>"
 
 
 def said(view: dict[str, Any]) -> str:

@@ -17,12 +17,12 @@ from portcall.rpc.wire._tls import TLSOptions
 T = TypeVar("T")
 
 
-def connect_farm_async(
+def connect_async(
     address: str = "", *, token: str | None = None, tls: TLSOptions | None = None, user: str = ""
 ) -> AsyncFarm:
-    """Return a farm for programs with asyncio; the arguments are those of ``connect_farm``.
+    """Return a farm for programs with asyncio; the arguments are those of ``connect``.
 
-    async with portcall.rpc.connect_farm_async("lab:9190") as farm:
+    async with portcall.farm.connect_async("lab:9190") as farm:
         async with farm.lease("rasp4", wait=300) as lease, lease.session() as session:
             result = await lease.run(measure, session)
     """
