@@ -47,6 +47,20 @@ export function expectValues(reader: Reader, count: number) {
 /** Takes what the server's code printed: text, mostly whole lines, and of which stream it is. */
 export type OnOutput = (text: string, stream: "stdout" | "stderr") => void;
 
+/** Raise an error of the peer with the stack of who waits for it: it was made when its answer came. */
+export function raiseLocated(error: unknown): never {
+  if (error instanceof RemoteError) Error.captureStackTrace?.(error, raiseLocated);
+  throw error;
+}
+
+async function located<T>(answer: Promise<T>): Promise<T> {
+  try {
+    return await answer;
+  } catch (error) {
+    return raiseLocated(error);
+  }
+}
+
 export interface PipelineOptions {
   /** Seconds that the peer may take for its next answer; 0 for no limit. */
   callTimeout: number;
@@ -114,20 +128,25 @@ export class Pipeline implements FrameHandler {
 
   // ---- Requests ----
 
-  /** Send a request and return its answer.
+  /** Send a request and return its answer. The stack of an error is that of who waits for it.
    * @throws RemoteError The peer answers with an error. */
   request<T>(code: number, body: (writer: Writer) => void, read: (reader: Reader) => T): Promise<T> {
+    return located(this.ask(code, body, read));
+  }
+
+  /** The same, with the stack of an error left to the caller: most requests are calls, whose functions do that. */
+  ask<T>(code: number, body: (writer: Writer) => void, read: (reader: Reader) => T): Promise<T> {
     return this.#send(code, body, { read });
   }
 
   /** Send a request that is answered with nothing. `payload` follows its body, and must not change before the answer. */
   requestNone(code: number, body: (writer: Writer) => void, payload?: Uint8Array): Promise<null> {
-    return this.#send(code, body, { read: none, payload });
+    return located(this.#send(code, body, { read: none, payload }));
   }
 
   /** Send a request that is answered with bytes, which fill `into`. */
   async requestBytes(code: number, body: (writer: Writer) => void, into: Uint8Array): Promise<void> {
-    await this.#send(code, body, { into });
+    await located(this.#send(code, body, { into }));
   }
 
   /** Post a request, and return a handle for what it gives. If it fails, all that uses the handle fails with its error. A
@@ -147,20 +166,7 @@ export class Pipeline implements FrameHandler {
     });
   }
 
-  async #send<T>(
-    code: number,
-    body: (writer: Writer) => void,
-    how: { read?: (reader: Reader) => T; into?: Uint8Array; payload?: Uint8Array | undefined },
-  ): Promise<T> {
-    try {
-      return await this.#answer(code, body, how);
-    } catch (error) {
-      if (error instanceof RemoteError) Error.captureStackTrace?.(error, this.#send); // that of who waits for the answer
-      throw error;
-    }
-  }
-
-  #answer<T>(
+  #send<T>(
     code: number,
     body: (writer: Writer) => void,
     how: { read?: (reader: Reader) => T; into?: Uint8Array; payload?: Uint8Array | undefined },

@@ -22,7 +22,7 @@ import {
   writeSequence,
   writeTensor,
 } from "../wire/values.js";
-import { expectValues, type Pipeline } from "./pipeline.js";
+import { expectValues, type Pipeline, raiseLocated } from "./pipeline.js";
 import { type Timing, type TimingOptions, timingArguments, timingOf } from "./timing.js";
 
 /** What functions of a session take. */
@@ -119,7 +119,7 @@ function remedyFor(value: object): string | undefined {
 /** Call a function by its handle. */
 export function callHandle(owner: Owner, handle: bigint, args: readonly unknown[]): Promise<any> {
   const values = args.map((value) => asArgument(owner, value));
-  return owner.pipeline.request(
+  return owner.pipeline.ask(
     Code.CallFunc,
     (writer) => {
       writer.i64(handle);
@@ -175,7 +175,11 @@ export function remoteFunction(owner: Owner, handle: bigint, name: string): Remo
   const free = freeHandle(owner, handle);
   const call = async (...args: RemoteValue[]): Promise<any> => {
     asArgument(owner, call, "the function"); // throws once it is disposed of
-    return await callHandle(owner, handle, args); // await, so that the stack of an error has who called
+    try {
+      return await callHandle(owner, handle, args);
+    } catch (error) {
+      return raiseLocated(error);
+    }
   };
   const dispose = () => disposeOf(call, free);
   Object.defineProperty(call, "name", { value: name });
