@@ -47,7 +47,7 @@ HOUSE = [
         "_ml",
         "_checks",
         "_model",
-        "_labels",
+        "_labels _limits",
         "_reading _tiles _constants _resize _operators _contrib _heights _borders _subpixels _importer",
         "_simplify _dynamic",
         "_products _branches",

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 
 import portcall
 from compile.reference import make, outputs
@@ -86,10 +86,71 @@ def weights_of_an_unknown_type(model: Any) -> None:
     model.graph.initializer[0].data_type = 77
 
 
+def weights_twice(model: Any) -> None:
+    model.graph.node.append(helper.make_node("Relu", ["a"], ["w"], name="bad"))
+
+
+def value_of_two_nodes(model: Any) -> None:
+    model.graph.node.append(helper.make_node("Relu", ["a"], [model.graph.node[0].output[0]], name="bad"))
+
+
+def two_inputs_of_one_name(model: Any) -> None:
+    model.graph.input.append(helper.make_tensor_value_info("bad", 1, [2]))
+    model.graph.input.append(helper.make_tensor_value_info("bad", 1, [3]))
+
+
+def attribute_of_another_type(model: Any) -> None:
+    model.graph.node.append(helper.make_node("LeakyRelu", ["a"], ["z"], name="bad", alpha=1))
+
+
+def attribute_of_a_function(model: Any) -> None:
+    attribute_twice(model)
+    del model.graph.node[-1].attribute[1]
+    model.graph.node[-1].attribute[0].ref_attr_name = "beta"
+
+
+def attribute_twice(model: Any) -> None:
+    model.graph.node.append(helper.make_node("LeakyRelu", ["a"], ["z"], name="bad", alpha=0.1))
+    model.graph.node[-1].attribute.append(helper.make_attribute("alpha", 0.2))
+
+
+def node_without_results(model: Any) -> None:
+    model.graph.node.append(helper.make_node("Relu", ["a"], [], name="bad"))
+
+
+def input_that_is_left_out(model: Any) -> None:
+    model.graph.node.append(helper.make_node("Concat", ["", "a"], ["z"], name="bad", axis=0))
+
+
+def branches_of_different_lengths(model: Any) -> None:
+    model.graph.initializer.append(numpy_helper.from_array(np.array(True), "yes"))
+    graphs = [
+        helper.make_graph([helper.make_node("Relu", ["a"], ["r"])], "g", [], [onnx.ValueInfoProto(name="r")] * count)
+        for count in (1, 2)
+    ]
+    model.graph.node.append(
+        helper.make_node("If", ["yes"], ["z"], name="bad", then_branch=graphs[0], else_branch=graphs[1])
+    )
+
+
+def loop_without_its_inputs(model: Any) -> None:
+    model.graph.initializer.append(numpy_helper.from_array(np.array(3), "turns"))
+    body = helper.make_graph([], "g", [], [])
+    model.graph.node.append(helper.make_node("Loop", ["turns", "", "a"], ["z"], name="bad", body=body))
+
+
+def sparse_weights(model: Any) -> None:
+    values, places = helper.make_tensor("bad", 1, [1], [1.0]), helper.make_tensor("i", 7, [1], [1])
+    model.graph.sparse_initializer.append(helper.make_sparse_tensor(values, places, [3]))
+    model.graph.node.append(helper.make_node("Add", ["a", "bad"], ["z"]))
+
+
 @pytest.mark.parametrize("runtime", ["graph", "auto"])
 @pytest.mark.parametrize("damage", [
     node_without_producer, nodes_in_a_circle, node_without_inputs, node_without_attribute, result_without_node,
-    weights_that_are_too_short, weights_of_an_unknown_type,
+    weights_that_are_too_short, weights_of_an_unknown_type, weights_twice, value_of_two_nodes, two_inputs_of_one_name,
+    attribute_of_another_type, attribute_of_a_function, attribute_twice, node_without_results, input_that_is_left_out,
+    branches_of_different_lengths, loop_without_its_inputs, sparse_weights,
 ])  # fmt: skip
 def test_onnx_names_what_is_malformed(damage: Any, runtime: Any) -> None:
     model = branches()
@@ -99,6 +160,117 @@ def test_onnx_names_what_is_malformed(damage: Any, runtime: Any) -> None:
     (problem,) = caught.value.problems
     assert "'bad'" in problem
     assert caught.value.hint
+
+
+@pytest.mark.parametrize("text", [b"NAME", b"Relu"])
+def test_onnx_refuses_names_that_are_not_utf8(text: bytes) -> None:
+    model = make([helper.make_node("Relu", ["NAME"], ["y"])], {"NAME": [3]}, ["y"]).SerializeToString()
+    assert "UTF-8" in str(refused(model.replace(text, b"\xff\xfe\xfd\xfc")))
+
+
+TERABYTES = [1 << 20, 1 << 22]
+IMPOSSIBLE: dict[str, tuple[Any, ...]] = {  # operator, inputs, constants, attributes
+    "Expand": (["x", "k"], {"k": np.array(TERABYTES)}),
+    "Tile": (["x", "k"], {"k": np.array(TERABYTES)}),
+    "Pad": (["x", "k"], {"k": np.array([0, 0, 0, 1 << 42])}),
+    "ConstantOfShape": (["k"], {"k": np.array(TERABYTES)}),
+    "ConstantOfShape ": (["k"], {"k": np.array([1 << 32])}),
+    "ConstantOfShape of none": (["k"], {"k": np.array([1 << 33, 1 << 33])}),
+    "Range": (["a", "b", "c"], {"a": np.array(0), "b": np.array(1 << 40), "c": np.array(1)}),
+    "Range of no step": (["a", "b", "c"], {"a": np.array(0), "b": np.array(5), "c": np.array(0)}),
+    "Expand to less": (["x", "k"], {"k": np.array([-1, 2])}),
+    "Pad to less": (["x", "k"], {"k": np.array([0, -2, 0, -2])}),
+    "Pad by more": (["x", "k"], {"k": np.array([0, 5, 0, 5])}, {"mode": "reflect"}),
+    "Gather from outside": (["x", "k"], {"k": np.array([9])}),
+    "Split into less": (["x", "k"], {"k": np.array([-1, 2])}),
+    "Slice by the least": (
+        ["x", "a", "b", "c", "k"],
+        {"a": np.array([3]), "b": np.array([0]), "c": np.array([1]), "k": np.array([-(1 << 63)])},
+    ),
+    "Unsqueeze to many": (["x", "k"], {"k": np.arange(70)}),
+}
+
+
+@pytest.mark.parametrize("runtime", ["graph", "vm"])
+@pytest.mark.parametrize("case", IMPOSSIBLE)
+def test_onnx_names_the_node_whose_result_cannot_be(case: str, runtime: Any) -> None:
+    inputs, constants, attributes = (*IMPOSSIBLE[case], {})[:3]
+    results = ["y", "z"] if case.startswith("Split") else ["y"]
+    node = helper.make_node(case.split()[0], inputs, results, name="bad", **attributes)
+    model = make([node], {"x": [1, 3 if case.startswith("Pad") else 1]}, results, constants)
+    with pytest.raises(ModelError) as caught:
+        portcall.compile.onnx(model, runtime=runtime, check=False)
+    (problem,) = caught.value.problems
+    assert "'bad'" in problem
+
+
+@pytest.mark.parametrize("runtime", ["graph", "vm"])
+@pytest.mark.parametrize("extent", [1 << 40, (1 << 63) - 1])
+def test_onnx_refuses_inputs_that_no_machine_holds(extent: int, runtime: Any) -> None:
+    model = make([helper.make_node("Relu", ["x"], ["y"])], {"x": [extent, 3]}, ["y"])
+    with pytest.raises(ModelError, match="'x'"):
+        portcall.compile.onnx(model, runtime=runtime)
+
+
+@pytest.mark.parametrize("runtime", ["graph", "vm"])
+@pytest.mark.parametrize("kind", ["UNDEFINED", "STRING", "COMPLEX64", "INT4", "FLOAT8E4M3FN"])
+def test_onnx_refuses_inputs_of_types_that_tensors_cannot_hold(kind: str, runtime: Any) -> None:
+    model = make([helper.make_node("Identity", ["x"], ["y"])], {"x": [3]}, ["y"])
+    model.graph.input[0].type.tensor_type.elem_type = getattr(onnx.TensorProto, kind)
+    with pytest.raises(ModelError, match=f"'x'.*{kind}"):
+        portcall.compile.onnx(model, runtime=runtime)
+
+
+def test_onnx_refuses_casts_to_types_to_which_tvm_does_not_round() -> None:
+    node = helper.make_node("Cast", ["x"], ["y"], name="bad", to=onnx.TensorProto.FLOAT8E4M3FN)
+    assert "'bad'" in str(refused(make([node, helper.make_node("Cast", ["y"], ["z"], to=1)], {"x": [3]}, ["z"])))
+
+
+@pytest.mark.parametrize("depth", [0, 26])
+def test_onnx_refuses_functions_that_never_end_or_grow(depth: int) -> None:
+    domain = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+    functions = []
+    for level in range(depth + 1):
+        called = f"f{level + 1 if level < depth else 0 if not depth else level}"
+        nodes = [
+            helper.make_node(called, ["a"], ["t"], domain="own"),
+            helper.make_node(called, ["t"], ["b"], domain="own"),
+        ]
+        if depth and level == depth:
+            nodes = [helper.make_node("Relu", ["a"], ["b"])]
+        functions.append(helper.make_function("own", f"f{level}", ["a"], ["b"], nodes, domain))
+    x, y = (helper.make_tensor_value_info(name, 1, [3]) for name in "xy")
+    graph = helper.make_graph([helper.make_node("f0", ["x"], ["y"], domain="own")], "g", [x], [y])
+    refused(helper.make_model(graph, functions=functions, opset_imports=domain, ir_version=9))
+
+
+@pytest.mark.usefixtures("vm_pools")
+def test_auto_makes_an_executable_where_a_result_is_an_input() -> None:
+    model = make([helper.make_node("Relu", ["x"], ["y"])], {"x": [3]}, ["y", "x"])
+    assert "'x'" in str(refused(model))
+    made: Any = portcall.compile.onnx(model)
+    assert made.reason
+
+
+@pytest.mark.usefixtures("vm_pools")
+def test_integers_divided_by_zero_do_not_stop_the_process() -> None:
+    nodes = [helper.make_node("Div", ["x", "z"], ["q"]), helper.make_node("Mod", ["x", "z"], ["r"])]
+    model = make(nodes, {"x": [4], "z": [4]}, ["q", "r"], dtype="int64")
+    least = -(1 << 63)
+    x, z = np.array([7, -7, least, 9]), np.array([0, -1, -1, 2])
+    got = outputs(portcall.compile.onnx(model, runtime="graph"), {"x": x, "z": z})
+    machine = portcall.compile.onnx(model, runtime="vm").load()
+    for q, r in (got, [each.numpy() for each in machine(x, z)]):
+        np.testing.assert_array_equal([q[1:], r[1:]], [[7, least, 4], [0, 0, 1]])
+
+
+@pytest.mark.usefixtures("vm_pools")
+def test_range_without_a_step_is_an_error_when_it_runs() -> None:
+    model = make([helper.make_node("Range", ["a", "b", "c"], ["y"])], dict.fromkeys("abc", ()), ["y"], dtype="int64")
+    machine = portcall.compile.onnx(model, runtime="vm").load()
+    np.testing.assert_array_equal(machine(np.array(1), np.array(6), np.array(2)).numpy(), [1, 3, 5])
+    with pytest.raises(AssertionError, match="Range"):
+        machine(np.array(1), np.array(6), np.array(0))
 
 
 @pytest.mark.parametrize("weights", ["missing", "short"])

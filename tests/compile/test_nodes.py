@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from onnx import helper
@@ -83,3 +85,25 @@ def test_best_elements_and_the_first_of_equal_ones(shape: list[int], axis: int, 
 @pytest.mark.parametrize("name", WRONG_ONCE)
 def test_node_tests_that_were_wrong_once_pass(name: str) -> None:
     assert node_tests.guarded(f"test_{name}") == "passed"
+
+
+@pytest.mark.usefixtures("vm_pools")
+@pytest.mark.parametrize("runtime", ["graph", "vm"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_softplus_of_small_values_has_all_its_digits(dtype: str, runtime: Any) -> None:
+    model = make([helper.make_node("Softplus", ["x"], ["y"])], {"x": [400]}, ["y"], dtype=dtype, opset=18)
+    x = np.linspace(-80, 80, 400).astype(dtype)
+    loaded: Any = portcall.compile.onnx(model, runtime=runtime).load()
+    if runtime == "graph":
+        loaded.run(x=x)
+    got = loaded.get_output(0).numpy() if runtime == "graph" else loaded(x).numpy()
+    wide = x.astype("float64")
+    np.testing.assert_allclose(
+        got, np.maximum(wide, 0) + np.log1p(np.exp(-np.abs(wide))), 4 * float(np.finfo(dtype).eps)
+    )
+
+
+def test_celu_of_a_scalar_is_a_scalar() -> None:
+    model = make([helper.make_node("Celu", ["x"], ["y"], alpha=2.0)], {"x": []}, ["y"])
+    (got,) = outputs(portcall.compile.onnx(model, runtime="graph"), {"x": np.array(-1.0, "float32")})
+    assert (got.shape, round(float(got), 5)) == ((), round(float(2 * np.expm1(-0.5)), 5))

@@ -9,7 +9,7 @@ from typing import Any
 import onnx
 from onnx import helper, numpy_helper
 
-from portcall.compile._rewriting import Graph, attribute_of, inferred
+from portcall.compile._rewriting import Graph, attribute_of, inferred, refusal
 from portcall.compile._simplify import fold_constants
 
 Model = Any
@@ -32,7 +32,9 @@ def inline_branches(model: Model) -> Model:
         for place in places:
             node = changed.nodes[place]
             known = changed.constants.get(node.input[0])
-            made = _one(changed, node, bool(known)) if known is not None else _both(changed, node)
+            if known is not None and known.size != 1:
+                raise refusal(node, place, f"its condition has {known.size} elements instead of one")
+            made = _one(changed, node, bool(known.reshape(-1)[0])) if known is not None else _both(changed, node)
             if made is not None:
                 changed.nodes[place : place + 1] = made
                 break

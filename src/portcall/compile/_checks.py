@@ -22,6 +22,7 @@ Model = Any
 _FEW = 8
 _OLDEST_IR = 3  # whose models say their opsets
 _DECIDE = "fix the inputs that decide it"
+_OPTIONAL = defs.OpSchema.FormalParameterOption.Optional
 _EXPORT_AGAIN = "copy or export it again"
 # Operators that are imported, of which a graph cannot be made; the Relax VM can have some.
 _DEPENDS = "the shape of its result depends on values"
@@ -34,6 +35,18 @@ _NOT_IN_GRAPHS = {
          "SplitToSequence", "ConcatFromSequence"), "sequences are not supported"),
     **dict.fromkeys(("Optional", "OptionalGetElement", "OptionalHasElement"), "optional values are not supported"),
 }  # fmt: skip
+
+
+# Types of elements: what tensors hold, but no floats of 8 bits, to which TVM does not round.
+ELEMENTS = {
+    getattr(onnx.TensorProto, name)
+    for name in ("FLOAT", "UINT8", "INT8", "UINT16", "INT16", "INT32", "INT64", "BOOL", "FLOAT16", "DOUBLE", "UINT32",
+                 "UINT64", "BFLOAT16")
+}  # fmt: skip
+
+
+def element_name(kind: int) -> str:
+    return next((name for name, number in onnx.TensorProto.DataType.items() if number == kind), str(kind))
 
 
 class InvalidModelError(ModelError):
@@ -57,7 +70,10 @@ def check_form(model: Model, shown: str) -> None:
     if not model.graph.node and not model.graph.output:
         raise InvalidModelError(f"{shown} is not an ONNX model, or it was cut off: it has no nodes", hint=_EXPORT_AGAIN)
     _check_versions(model)
-    problems = [*_open_values(model), *_malformed_nodes(model), *_damaged_weights(model)]
+    if not model.graph.output:
+        raise InvalidModelError(f"{shown} has no results", hint=_EXPORT_AGAIN)
+    problems = list(_malformed_names(model))
+    problems = problems or [*_open_values(model), *_malformed_nodes(model), *_damaged_weights(model)]
     if problems:
         raise InvalidModelError("; ".join(_few(problems)), problems=problems, hint="export the model again")
 
@@ -69,7 +85,11 @@ def _few(problems: Sequence[str]) -> list[str]:
 
 def _check_versions(model: Model) -> None:
     newest, opset = defs.onnx_opset_version(), opset_of(model)
-    said = any(entry.domain in ONNX_DOMAINS for entry in model.opset_import)
+    said = {entry.version for entry in model.opset_import if entry.domain in ONNX_DOMAINS}
+    if len(said) > 1:
+        raise InvalidModelError(
+            f"the model says to be of several opsets: {', '.join(map(str, sorted(said)))}", hint=_EXPORT_AGAIN
+        )
     if not said and model.ir_version >= _OLDEST_IR and any(node.domain in ONNX_DOMAINS for node in model.graph.node):
         raise InvalidModelError("the model does not say of which opset it is, or it was cut off", hint=_EXPORT_AGAIN)
     for word, version, known in (("opset", opset, newest), ("IR version", model.ir_version, onnx.IR_VERSION)):
@@ -78,6 +98,29 @@ def _check_versions(model: Model) -> None:
                 f"the model is of {word} {version}; the onnx package here knows 1 to {known}",
                 hint=f"pip install --upgrade onnx, or export the model for opset {newest} or an older one",
             )
+
+
+def _malformed_names(model: Model) -> Iterator[str]:
+    """Yield names that are no text, inputs without one or with the same one, and values that two nodes give."""
+    values = [*model.graph.input, *model.graph.output, *model.graph.initializer]
+    texts = [value.name for value in values]
+    texts += [text for n in model.graph.node for text in (n.name, n.op_type, n.domain, *n.input, *n.output)]
+    for text in texts:
+        if isinstance(text, bytes):  # protobuf says so of what is not UTF-8
+            yield f"the name {text!r:.200} is not UTF-8"
+            return
+    given = {tensor.name for tensor in model.graph.initializer}
+    seen: set[str] = set()
+    for value in model.graph.input:
+        if not value.name or value.name in seen:
+            yield f"two inputs are called '{value.name}'" if value.name else "an input has no name"
+        seen.add(value.name)
+    given |= seen
+    for number, node in enumerate(model.graph.node):
+        for name in filter(None, node.output):
+            if name in given:
+                yield f"{name_of(node, number)}: {node.op_type}: it gives '{name}', which is given already"
+            given.add(name)
 
 
 def _open_values(model: Model) -> Iterator[str]:
@@ -110,13 +153,49 @@ def _malformed_nodes(model: Model) -> Iterator[str]:
         name = f"{name_of(node, number)}: {node.op_type}"
         if not schema.min_input <= (count := len(node.input)) <= schema.max_input:
             yield f"{name}: it has {count} inputs, which is too {'few' if count < schema.min_input else 'many'}"
-        given = {attribute.name for attribute in node.attribute}
+        for place, text in enumerate(node.input):
+            if not text and schema.inputs[min(place, len(schema.inputs) - 1)].option != _OPTIONAL:
+                yield f"{name}: its input {place} is missing"
+        if len(node.output) < schema.min_output:
+            yield f"{name}: it has {len(node.output)} results, which is too few"
+        if wrong := _malformed_bodies(node):
+            yield f"{name}: {wrong}"
+        given = {attribute.name: attribute for attribute in node.attribute}
+        if len(given) < len(node.attribute):
+            yield f"{name}: it has an attribute twice"
+        yield from (
+            f"{name}: its attribute '{word}' is one of a function" for word in given if given[word].ref_attr_name
+        )
         for word, attribute in schema.attributes.items():
+            kind = given[word].type if word in given else 0
             if attribute.required and word not in given:
                 yield f"{name}: it has no attribute '{word}'"
+            elif kind and kind != attribute.type.value:  # models of old versions do not say them
+                kinds = [onnx.AttributeProto.AttributeType.Name(each) for each in (kind, attribute.type.value)]
+                yield f"{name}: its attribute '{word}' is of the type {kinds[0]} instead of {kinds[1]}"
+
+
+def _malformed_bodies(node: Any) -> str:
+    """Say what is wrong with the numbers of inputs and results of a node's graphs; empty if nothing."""
+    fewest = {"If": (0, 0), "Loop": (2, 1), "Scan": (0, 0)}.get(node.op_type)
+    for attribute in node.attribute:
+        if fewest is None or not attribute.HasField("g"):
+            continue
+        body, inputs = attribute.g, 0 if node.op_type == "If" else max(len(node.input), fewest[0])
+        for word, count, wanted in (
+            ("inputs", len(body.input), inputs),
+            ("results", len(body.output), len(node.output) + fewest[1]),
+        ):
+            if count != wanted:
+                return f"its graph '{attribute.name}' has {count} {word} instead of {wanted}"
+    return ""
 
 
 def _damaged_weights(model: Model) -> Iterator[str]:
+    read = {name for node in model.graph.node for name in node.input}
+    for sparse in model.graph.sparse_initializer:
+        if sparse.values.name in read:
+            yield f"weights '{sparse.values.name}': they are sparse, which is not supported"
     for tensor in model.graph.initializer:
         try:
             if uses_external_data(tensor):
@@ -160,6 +239,10 @@ def _functions(model: Model) -> set[tuple[str, str]]:
 
 
 def _flaws(model: Model, graph: bool) -> Iterator[str]:
+    inputs = {value.name for value in model.graph.input}
+    for value in model.graph.output:
+        if graph and value.name in inputs:
+            yield f"result '{value.name}': it is an input, too, which it cannot be in a graph"
     known = supported() if graph else {"If", *onnx_frontend._get_convert_map()}
     functions = _functions(model)
     for number, node in enumerate(model.graph.node):
@@ -215,6 +298,8 @@ def _unsupported_form(node: Any, graph: bool) -> str:
         return "it is supported for both signs only"
     if node.op_type == "SpaceToDepth" and found.get("mode", b"DCR") != b"DCR":
         return "the mode CRD is not supported"
+    if node.op_type == "Cast" and found.get("to") not in ELEMENTS:
+        return f"the type {element_name(found.get('to', 0))} is not supported"
     if node.op_type == "BitShift" and found.get("direction") not in (b"LEFT", b"RIGHT"):
         return "its direction is neither LEFT nor RIGHT"
     if not graph and node.op_type == "ConvTranspose" and "output_shape" in found:

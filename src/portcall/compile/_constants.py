@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from portcall.compile._program import is_constant
 
 Array = Any
+_MOST_MADE = 1 << 26  # bytes of a constant that is larger than what it is made of
 _BINARY: dict[str, Callable[[Array, Array], Array]] = {
     "relax.add": np.add,
     "relax.subtract": np.subtract,
@@ -47,6 +49,9 @@ def _fold(call: Any) -> Array | None:
         return None
     first = values[0]
     if name in _BINARY and values[1] is not None:
+        nbytes = prod(np.broadcast_shapes(first.shape, values[1].shape)) * first.itemsize
+        if nbytes > max(_MOST_MADE, first.nbytes, values[1].nbytes):
+            return None
         if first.dtype.kind in "iub" and name == "relax.divide":
             return None
         return _BINARY[name](first, values[1])
@@ -59,6 +64,8 @@ def _fold(call: Any) -> Array | None:
         if not all(isinstance(extent, tirx.IntImm) for extent in call.args[1].values):
             return None
         shape = [int(extent) for extent in call.args[1].values]
+        if prod(shape) * first.itemsize > max(_MOST_MADE, first.nbytes):
+            return None
         return first.reshape(shape) if name == "relax.reshape" else np.broadcast_to(first, shape)
     if name == "relax.expand_dims":
         return np.expand_dims(first, tuple(int(axis) for axis in call.attrs.axis))

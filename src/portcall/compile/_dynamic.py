@@ -15,14 +15,17 @@ from onnx import helper, numpy_helper
 from tvm import relax, tirx
 from tvm.relax.frontend.onnx.onnx_frontend import onnx_input
 
-from portcall.compile._importer import OWN, Importer, checked_take, run_importer
+from portcall.compile._importer import OWN, Importer, checked_take, refused_node, run_importer
+from portcall.compile._limits import check_values
+from portcall.compile._model import infer_shapes
 from portcall.compile._program import is_constant
+from portcall.compile._rewriting import Graph
 from portcall.compile._shapes import Known, Shapes, Term, as_element, extent_of, known_array, known_shape, reshaped
 
 Expr = Any
 _RESHAPE = "vm.builtin.reshape"  # of whose result TVM's memory planner knows that it lies where its argument does
 _MOST_KNOWN = 4096  # elements of a constant that is looked at
-_BEYOND = 1 << 24  # an end of a slice that means all of it
+_BEYOND = (1 << 31) - 1  # an end of a slice that means all of it
 # Operators of operands that have the same extents, or one.
 _BROADCASTING = ("Add", "And", "Div", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Min", "Mul",
                  "Or", "Pow", "Sub", "Where")  # fmt: skip
@@ -37,9 +40,11 @@ def import_dynamic(model: Any, *, named: bool = True) -> Any:
     Raises:
         ModelError: an operator cannot be imported.
     """
+    if named:
+        check_values(Graph(infer_shapes(model)))
     importer = _Dynamic({}, "float32", False, False)
     importer.named = named
-    importer.own = {name: OWN[name] for name in ("Max", "Min")}
+    importer.own = {name: OWN[name] for name in ("Max", "Min", "Mish", "Softplus")}
     return run_importer(importer, model)
 
 
@@ -54,6 +59,10 @@ class _Dynamic(Importer):
         return super().from_onnx(graph, opset)
 
     def _convert_operator(self, op_name: str, inputs: Any, attrs: dict[str, Any], opset: int) -> Any:
+        with refused_node(op_name, attrs):
+            return self._converted(op_name, inputs, attrs, opset)
+
+    def _converted(self, op_name: str, inputs: Any, attrs: dict[str, Any], opset: int) -> Any:
         known = [None if each is None else self._known_of(each) for each in inputs]
         found = self._evaluated(op_name, inputs, known, attrs)
         if found is not None:
@@ -288,10 +297,18 @@ class _Dynamic(Importer):
     def _range(self, inputs: list[Expr], known: Sequence[Known | None], attrs: Mapping[str, Any]) -> Expr | None:
         extents = [None if each is None else each.extents() for each in known]
         if any(each is None for each in extents):
+            self._see_to_step(inputs[2])
             return None
         dtype = known[0].dtype if known[0] is not None else "int64"
         made = relax.op.arange(*(_int64(each[0]) for each in extents if each is not None), dtype="int64")
         return made if dtype == "int64" else relax.op.astype(self.bb.emit(made), dtype)
+
+    def _see_to_step(self, step: Expr) -> None:
+        """Let a Range raise when it runs with the step 0, by which the processor would divide."""
+        if not is_constant(step):
+            zero = relax.const(0, str(step.ty.dtype))
+            goes = self.bb.emit(relax.op.reshape(relax.op.not_equal(step, zero), []))
+            self.bb.emit(relax.op.assert_op(goes, format="the step of a Range is 0"))
 
     def _resize(self, inputs: list[Expr], known: Sequence[Known | None], attrs: Mapping[str, Any]) -> Expr | None:
         """Return a Resize of a picture; its size is computed here, also from factors."""

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from onnx import helper
 from tvm import relax, tirx
-from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
+from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter, onnx_input
 
 from portcall.compile._labels import Labels
 from portcall.compile._program import is_constant
@@ -26,6 +26,8 @@ from portcall.compile._trees import AGGREGATES, TREE_SUMS, tree_kernel
 from portcall.errors import ModelError
 
 Array = Any
+_SERIES = {"float16": 4, "float32": 8, "float64": 17}  # terms of atanh up to 1/3: what follows is below half a bit
+_LONG_REASON = 400  # letters of what TVM says, which may print an operator with all that it knows of it
 Expr = Any
 _CONVOLUTIONS = {1: relax.op.nn.conv1d, 2: relax.op.nn.conv2d, 3: relax.op.nn.conv3d}
 
@@ -55,7 +57,8 @@ def run_importer(importer: Importer, model: Any) -> Any:
         with contextlib.redirect_stdout(io.StringIO()):  # where it prints what it cannot convert, and raises, too
             return importer.from_onnx(model.graph, opset_of(model))
     except Exception:
-        importer.bb._end_block()  # or its destructor prints a warning
+        with contextlib.suppress(Exception):  # it may not have begun one
+            importer.bb._end_block()  # or its destructor prints a warning
         raise
 
 
@@ -69,23 +72,35 @@ class Importer(ONNXGraphImporter):  # type: ignore[misc]
 
     def _convert_operator(self, op_name: str, inputs: Any, attrs: dict[str, Any], opset: int) -> Any:
         convert = self.own.get(op_name)
-        try:
+        with refused_node(op_name, attrs):
             name = self.labels.mark(next(self.results, "")) if self.labels is not None else ""
             made = convert(self.bb, list(inputs), attrs) if convert is not None else None
             if made is not None:
                 return self.bb.emit(made, name)
             if op_name in _INDEXED:
                 inputs = _within(self.bb, list(inputs), op_name, attrs)
+            if op_name in ("Div", "Mod"):
+                inputs = onnx_input(_divisible(self.bb, list(inputs)))
             made = super()._convert_operator(op_name, inputs, attrs, opset)
             if op_name == "Gather":
                 made = self.bb.normalize(checked_take(made))
             is_tensor = isinstance(made, relax.Call) and isinstance(made.ty, relax.TensorType)
             return self.bb.emit(made, name) if name and is_tensor else made
-        except Exception as error:
-            name = attrs["tvm_custom"]["name"]
-            reason = str(error).strip().rpartition("\n")[2] or type(error).__name__
-            text = f"{f'node {name!r}' if name else 'a node'}: {op_name}: TVM cannot import it: {reason}"
-            raise ModelError(text, problems=[text]) from error
+
+
+@contextlib.contextmanager
+def refused_node(op_name: str, attrs: Mapping[str, Any]) -> Iterator[None]:
+    """Say of what goes wrong in the import of a node which one it is."""
+    try:
+        yield
+    except (ModelError, MemoryError):
+        raise
+    except Exception as error:
+        name = attrs["tvm_custom"]["name"]
+        reason = str(error).strip().rpartition("\n")[2] or type(error).__name__
+        reason = reason if len(reason) <= _LONG_REASON else f"{reason[:_LONG_REASON]}…"
+        text = f"{f'node {name!r:.200}' if name else 'a node'}: {op_name}: TVM cannot import it: {reason}"
+        raise ModelError(text, problems=[text]) from error
 
 
 def checked_take(made: Expr) -> Expr:
@@ -111,6 +126,25 @@ def _within(bb: Any, inputs: list[Any], name: str, attrs: dict[str, Any]) -> lis
         extents = extents[int(attrs.get("axis", 0))]
     least = bb.emit(relax.op.maximum(indices, relax.const(-extents, dtype)))
     return [data, bb.emit(relax.op.minimum(least, relax.const(extents - 1, dtype))), *inputs[2:]]
+
+
+def _divisible(bb: Any, inputs: list[Any]) -> list[Any]:
+    """Return the operands of a Div or Mod of integers with 1 as the divisor where it would stop the process.
+
+    That is 0, and -1 for signed numbers, by which the smallest one cannot be divided: x is negated before.
+    """
+    x, divisor = inputs[:2]
+    dtype = str(divisor.ty.dtype)
+    known = divisor.value.numpy() if is_constant(divisor) else None
+    if not dtype.startswith(("int", "uint")) or (known is not None and not np.isin(known, (0, -1)).any()):
+        return inputs
+    one = relax.const(1, dtype)
+    if dtype.startswith("int"):
+        minus = bb.emit(relax.op.equal(divisor, relax.const(-1, dtype)))
+        x = bb.emit(relax.op.where(minus, relax.op.negative(x), x))
+        divisor = bb.emit(relax.op.where(minus, one, divisor))
+    zero = bb.emit(relax.op.equal(divisor, relax.const(0, dtype)))
+    return [x, bb.emit(relax.op.where(zero, one, divisor)), *inputs[2:]]
 
 
 def _array(inputs: list[Any], place: int) -> Array | None:
@@ -257,6 +291,32 @@ def _cast(bb: Any, inputs: list[Any], attrs: dict[str, Any]) -> Expr | None:
     return relax.op.astype(inputs[0], str(dtype))
 
 
+def softplus(bb: Any, inputs: list[Any], attrs: dict[str, Any]) -> Expr:
+    """Return log(1 + e**x), exact where it is small, too: TVM's importer adds the small number to 1 first.
+
+    It is max(x, 0) + log(1 + u) for u = e**-|x|; and log(1 + u) = 2 * atanh(s) for s = u / (2 + u), at most 1/3, is
+    a series.
+    """
+    x = inputs[0]
+    dtype = str(x.ty.dtype)
+
+    def c(value: float) -> Expr:
+        return relax.const(value, dtype)
+
+    u = bb.emit(relax.op.exp(relax.op.negative(relax.op.abs(x))))
+    s = bb.emit(relax.op.divide(u, relax.op.add(u, c(2.0))))
+    square = bb.emit(relax.op.multiply(s, s))
+    terms = _SERIES.get(dtype, _SERIES["float32"])
+    total = c(2.0 / (2 * terms - 1))
+    for k in range(terms - 1, 0, -1):
+        total = relax.op.add(relax.op.multiply(total, square), c(2.0 / (2 * k - 1)))
+    return relax.op.add(relax.op.maximum(x, c(0.0)), bb.emit(relax.op.multiply(total, s)))
+
+
+def mish(bb: Any, inputs: list[Any], attrs: dict[str, Any]) -> Expr:
+    return relax.op.multiply(inputs[0], bb.emit(relax.op.tanh(bb.emit(softplus(bb, inputs, attrs)))))
+
+
 # What reads or writes where its second input says; TVM's functions for them do not look whether that is inside.
 _INDEXED = {"GatherElements", "GatherND", "ScatterElements", "ScatterND"}
 _FLOATS = {"float16", "float32", "float64"}
@@ -309,4 +369,6 @@ OWN: Mapping[str, Callable[[Any, list[Any], dict[str, Any]], Any]] = {
     "Clip": _clipped,
     "TopK": _topk,
     "Pow": _power,
+    "Softplus": softplus,
+    "Mish": mish,
 }

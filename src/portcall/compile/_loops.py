@@ -11,7 +11,7 @@ from onnx import helper
 
 from portcall.compile._branches import copied, inline_branches
 from portcall.compile._recurrent import MOST_STEPS
-from portcall.compile._rewriting import Graph, attribute_of, inferred
+from portcall.compile._rewriting import Graph, attribute_of, inferred, refusal, refusing
 from portcall.compile._simplify import fold_constants
 
 Model = Any
@@ -19,6 +19,7 @@ _ROUNDS = 64  # loops in loops
 _AXES_ARE_INPUTS = 13  # since which opset those of Unsqueeze are
 
 
+@refusing
 def inline_control(model: Model) -> Model:
     """Return the model without the Ifs and loops that are not needed.
 
@@ -32,6 +33,10 @@ def inline_control(model: Model) -> Model:
         graph = Graph(inferred(model))
         fold_constants(graph)
         for place, node in enumerate(graph.nodes):
+            if node.op_type == "Loop" and any(
+                graph.constants[n].size != 1 for n in node.input[:2] if n in graph.constants
+            ):
+                raise refusal(node, place, "the number of turns and the condition are one element each")
             made = _UNROLLED[node.op_type](graph, node) if node.op_type in _UNROLLED else None
             if made is not None:
                 graph.nodes[place : place + 1] = made

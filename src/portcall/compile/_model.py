@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError
 from onnx import numpy_helper, shape_inference
 from onnx.external_data_helper import ExternalDataInfo, load_external_data_for_model, uses_external_data
 
-from portcall.compile._checks import ContradictionError, InvalidModelError, check_form
+from portcall.compile._checks import ELEMENTS, ContradictionError, InvalidModelError, check_form, element_name
 from portcall.compile._ml import without_maps
 from portcall.compile._rewriting import Graph, name_of, shapes_inferred
 from portcall.errors import ModelError
@@ -196,6 +196,9 @@ def bind_shapes(
         if not value.type.HasField("tensor_type"):
             problems.append(f"input '{name}' is not a tensor: {value.type.WhichOneof('value')} is not supported")
             continue
+        if (kind := value.type.tensor_type.elem_type) not in ELEMENTS:
+            problems.append(f"input '{name}' has elements of the type {element_name(kind)}, which is not supported")
+            continue
         said, given = _said(value), shapes.get(name)
         if given is not None:
             extents = tuple(int(extent) for extent in given)
@@ -299,6 +302,11 @@ def infer_shapes(model: Model) -> Model:
         return model
 
 
+def _known(graph: Graph, name: str) -> str:
+    shape = graph.shape(name)
+    return _text(None if shape is None else list(shape))
+
+
 def _contradiction(model: Model, said: str) -> ModelError:
     """Return the error for shapes that do not fit, with the node and what it reads, if onnx says it."""
     found = _INFERENCE.search(said)
@@ -309,7 +317,7 @@ def _contradiction(model: Model, said: str) -> ModelError:
     nodes = [(k, node) for k, node in enumerate(graph.nodes) if node.op_type == op and node.name == name]
     text = f"{name_of(nodes[0][1], nodes[0][0]) if len(nodes) == 1 else f'a node {op}'}: {op}: {reason}"
     if len(nodes) == 1:
-        shapes = ", ".join(f"'{each}' {list(graph.shape(each) or '?')}" for each in nodes[0][1].input if each)
+        shapes = ", ".join(f"'{each}' {_known(graph, each)}" for each in nodes[0][1].input if each)
         text += f"; it reads {shapes}"
     return ContradictionError(
         f"the shapes of the model do not fit: {text}",

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from onnx import helper
 
-from portcall.compile._rewriting import Graph, Nodes, attribute_of
+from portcall.compile._rewriting import ONNX_DOMAINS, Graph, Nodes, attribute_of, replace_operators
 
+Model = Any
 _AT_ONCE = 16
 
 
@@ -26,6 +27,20 @@ def group_concatenations(graph: Graph) -> None:
             node = helper.make_node("Concat", parts, node.output, node.name, axis=0) if made.nodes else node
         nodes.append(node)
     graph.nodes = nodes
+
+
+def replace_celu(model: Model) -> Model:
+    """Write Celu with others. Its own definition gives a scalar one axis."""
+    return replace_operators(model, lambda node: _celu if _is_celu(node) else None)
+
+
+def _is_celu(node: Any) -> bool:
+    return bool(node.op_type == "Celu" and node.domain in ONNX_DOMAINS)
+
+
+def _celu(n: Nodes) -> None:
+    x, alpha = n.input(0), n.stored(n.attribute("alpha", 1.0))
+    n.add("Mul", alpha, n.add("Elu", n.add("Div", x, alpha), alpha=1.0), out=n.output(0))
 
 
 def replace_shifts(graph: Graph) -> None:

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Callable, Iterable
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,8 @@ Array = Any
 Model = Any
 ONNX_DOMAINS = ("", "ai.onnx")
 CONVOLUTIONS = ("Conv", "ConvInteger", "ConvTranspose")
+_LONG_NAME = 200  # letters of a name in a message
+_FEW = 3  # elements that say how many there are
 _LARGE = 1 << 16  # bytes of weights that say no shape
 _CONSTANTS_ARE_NO_INPUTS = 4  # the first version of ONNX's format in which they need not be
 
@@ -130,6 +134,25 @@ class Graph:
         made = helper.make_model(graph, opset_imports=list(self._model.opset_import))
         made.ir_version = max(self._model.ir_version, _CONSTANTS_ARE_NO_INPUTS)
         return made
+
+
+def refusing(change: Callable[[Model], Model]) -> Callable[[Model], Model]:
+    """Return a function that rewrites a model, and refuses it where it raises what is no ModelError.
+
+    Nodes are taken to be as onnx's operators are defined; what is not, and was not found before, ends up here.
+    """
+
+    @functools.wraps(change)
+    def changed(model: Model) -> Model:
+        try:
+            return change(model)
+        except (ModelError, MemoryError):
+            raise
+        except Exception as error:  # onnx raises many classes, and what is malformed can be anything
+            text = f"the model is malformed: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
+            raise ModelError(text, problems=[text], hint="look at it with onnx.checker.check_model") from error
+
+    return changed
 
 
 class UnknownError(ValueError):
@@ -275,10 +298,28 @@ def shapes_inferred(model: Model, strict: bool = True) -> Model:
         for tensor in large
         if tensor.name not in given
     )
-    found = shape_inference.infer_shapes(light, strict_mode=strict, data_prop=True)
+    found = shape_inference.infer_shapes(light, strict_mode=strict, data_prop=not _has_long_rows(model))
     del found.graph.input[len(graph.input) :]
     found.graph.initializer.extend(large)
     return found
+
+
+def _has_long_rows(model: Model) -> bool:
+    """Tell whether onnx would write down each of many elements, as if they were a shape."""
+    constants = {t.name: t for t in model.graph.initializer if prod(t.dims) <= _FEW and not t.external_data}
+    for node in model.graph.node:
+        value = attribute_of(node, "value", None) if node.op_type == "Constant" and node.output else None
+        if value is not None and prod(value.dims) <= _FEW:
+            constants[node.output[0]] = value
+        if node.op_type not in ("ConstantOfShape", "Range") or any(name not in constants for name in node.input):
+            continue
+        given = [numpy_helper.to_array(constants[name]).reshape(-1) for name in node.input]
+        sizes = (
+            given[0].tolist() if node.op_type == "ConstantOfShape" else [abs(float(given[1][0]) - float(given[0][0]))]
+        )
+        if prod(sizes) > _LARGE:
+            return True
+    return False
 
 
 def _all_inputs(node: Any) -> Iterable[str]:
@@ -296,7 +337,8 @@ def opset_of(model: Model) -> int:
 
 
 def name_of(node: Any, number: int) -> str:
-    return f"node '{node.name}'" if node.name else f"node {number}"
+    name = f"{node.name[:_LONG_NAME]}…" if len(node.name) > _LONG_NAME else node.name
+    return f"node '{name}'" if name else f"node {number}"
 
 
 def refusal(node: Any, number: int, reason: object) -> ModelError:

@@ -22,24 +22,27 @@ from portcall.compile._bytes import keep_bytes
 from portcall.compile._checks import supported
 from portcall.compile._contrib import replace_contrib
 from portcall.compile._heights import add_heights
+from portcall.compile._limits import check_values
 from portcall.compile._ml import replace_ml
 from portcall.compile._model import infer_shapes
-from portcall.compile._operators import group_concatenations, replace_remainders, replace_shifts
+from portcall.compile._operators import group_concatenations, replace_celu, replace_remainders, replace_shifts
 from portcall.compile._quantized import is_quantized, new_enough, replace_quantized
 from portcall.compile._recurrent import RECURRENT, replace_recurrent
 from portcall.compile._resize import replace_resizes
-from portcall.compile._rewriting import CONVOLUTIONS, ONNX_DOMAINS, Graph, attribute_of, opset_of
+from portcall.compile._rewriting import CONVOLUTIONS, ONNX_DOMAINS, Graph, attribute_of, opset_of, refusing
 from portcall.compile._subpixels import replace_narrow
 from portcall.errors import ModelError
 
 Array = Any
 Model = Any
 _MOST_FOLDED = 1 << 26  # bytes of a constant that is made
+_MOST_NODES = 1 << 20
 _ROUNDS = 4
 _RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
 _DEFAULT_EPSILON = 1e-5
 
 
+@refusing
 def simplify(model: Model) -> Model:
     """Return the simplified model, its shapes inferred."""
     model = replace_ml(decompose(model), trees=True)
@@ -54,6 +57,7 @@ def simplify(model: Model) -> Model:
     model = infer_shapes(changed.model())
     for _ in range(_ROUNDS):
         changed = Graph(model)
+        check_values(changed)
         drop_identities(changed)
         fold_empty(changed)
         count = fold_constants(changed)
@@ -62,6 +66,7 @@ def simplify(model: Model) -> Model:
         if not count:
             break
     changed = Graph(model)
+    check_values(changed)
     replace_recurrent(changed)
     group_concatenations(changed)
     replace_resizes(changed)
@@ -86,11 +91,13 @@ def _with_integers(model: Model) -> Model:
     return changed.model()
 
 
+@refusing
 def decompose(model: Model) -> Model:
     """Replace calls of functions, and operators that are not supported and consist of others."""
     if model.functions:
+        _check_calls(model)
         model = inliner.inline_local_functions(model)
-    model = replace_ml(replace_contrib(model), trees=False)
+    model = replace_celu(replace_ml(replace_contrib(model), trees=False))
     known = supported()
     for _ in range(_ROUNDS):  # what consists of others that do, too
         wanted = {
@@ -109,6 +116,26 @@ def decompose(model: Model) -> Model:
         except RuntimeError as error:  # a value without a type
             raise ModelError(f"{', '.join(name for _, name in sorted(wanted))} cannot be decomposed: {error}") from None
     return model
+
+
+def _check_calls(model: Model) -> None:
+    """Refuse a model whose functions call themselves, or that would have too many nodes without them."""
+    functions = {(function.domain, function.name): function for function in model.functions}
+    sizes: dict[tuple[str, str], int] = {}
+
+    def size(nodes: Sequence[Any], callers: tuple[tuple[str, str], ...]) -> int:
+        count = 0
+        for node in nodes:
+            key = (node.domain, node.op_type)
+            if key in callers:
+                raise ModelError(f"the function '{key[0]}.{key[1]}' calls itself, which a model's functions cannot")
+            if key in functions and key not in sizes:
+                sizes[key] = size(functions[key].node, (*callers, key))
+            count += sizes.get(key, 1)
+        return count
+
+    if (count := size(model.graph.node, ())) > _MOST_NODES:
+        raise ModelError(f"the model has {count:,} nodes, functions written out; at most {_MOST_NODES:,} are possible")
 
 
 def _add_types_of_weights(model: Model) -> None:

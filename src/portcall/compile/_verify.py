@@ -195,6 +195,8 @@ def check(made: Made, run: Callable[[Made], Verification]) -> Made:
         found = run(made)
     except ReferenceFailedError as error:
         return replace(made, unchecked=str(error))
+    except MemoryError:
+        return replace(made, unchecked="its values are too large for the memory of this machine")
     if not found.ok:
         where = f", beginning in the node '{found.first}'" if found.first else ""
         text = f"the compiled model gives other values than onnxruntime (by {found.worst:.2g} of the largest{where})"
