@@ -43,6 +43,7 @@ from portcall.rpc.server._messages import (
 from portcall.rpc.server._options import ServerOptions
 from portcall.rpc.server._pump import run_pump
 from portcall.rpc.server._worker import exit_with, line_buffer_output, load_user_code, run_session
+from portcall.rpc.wire import _zstd
 
 LOOK_AT_SUPERVISOR = 2.0  # seconds without an event
 _MOST_REST, _MOST_LAST_WORDS = 1 << 20, 2000  # bytes that a session left in a pipe; characters that are reported
@@ -90,6 +91,7 @@ class Zygote:
         self._reason = "of --no-fork" if self._options.no_fork else threads_in_the_way()
         if not self._reason:
             read_loaded_libraries()  # so that each session need not
+            _zstd.is_available()  # nor this
         gc.collect()
         gc.freeze()
         self._link.send(ZygoteReady(self._reason))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import sys
@@ -17,6 +18,7 @@ _OWN = sys.version_info >= (3, 14)
 _PACKAGE = "compression.zstd" if _OWN else "zstandard"
 
 
+@functools.cache
 def is_available() -> bool:
     """Return whether this Python can use zstd."""
     return importlib.util.find_spec(_PACKAGE) is not None
