@@ -226,7 +226,7 @@ class Admission:
                 self._take(connection, data)
         except BlockingIOError:
             pass
-        except ConnectionError:
+        except (ConnectionError, TimeoutError):  # of the network
             self._owner.on_client_gone(connection)
 
     def _missing(self, connection: Connection) -> int:
