@@ -20,6 +20,7 @@ import portcall
 from compile.reference import make
 from portcall import compile, errors
 from portcall.cli import cli
+from portcall.vm import VirtualMachine
 
 pytestmark = [pytest.mark.peers, pytest.mark.usefixtures("vm_pools")]
 WEIGHT = np.arange(12, dtype="float32").reshape(4, 3)
@@ -108,7 +109,7 @@ def test_onnx_refusal_has_both_reasons(tmp_path: Path) -> None:
 
 
 def test_onnx_checks_the_executable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compile.CompiledExecutable, "load", lambda self: lambda x: portcall.tensor(x @ WEIGHT + 1))
+    monkeypatch.setattr(VirtualMachine, "__call__", lambda self, x: portcall.tensor(np.asarray(x) @ WEIGHT + 1))
     with pytest.raises(errors.ModelError, match="onnxruntime"):
         compile.onnx(product(), runtime="vm")
     compile.onnx(product(), check=False, runtime="vm")

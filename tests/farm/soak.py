@@ -56,7 +56,8 @@ def hold(path, lease):
 """
 CLIENT = """
 import random, sys, time
-from portcall import errors, rpc
+import portcall.farm
+from portcall import errors
 farm, folder = sys.argv[1:]
 while True:
     try:

@@ -21,7 +21,7 @@ from rpc import board as program
 
 CLIENT = """
 import sys
-from portcall import rpc
+import portcall.farm
 with portcall.farm.connect(sys.argv[1], token="", user="ann") as farm, farm.lease("k", ttl=2) as lease:
     with lease.session() as session:
         assert session["portcall.rpc.machine"] is not None
