@@ -21,6 +21,7 @@ DIFFERENCES = {
     "TLS is left to a tunnel": ("test_tls_", "[tls", "[mutual_tls]", "test_farm_with_tls_"),
     "its functions come from a library, not from Python that a test writes": (
         "test_expose_offers_imported_names_exactly",
+        "test_rpc_page_code_runs",
         "test_server_hooks_run_before_and_after_a_session",
         "test_download_reads_no_more_than_announced",
         "test_negotiation_goes_through_a_tvm_proxy",

@@ -361,28 +361,28 @@ class Admission:
             )
         if self._options.token:
             options["proof"] = _handshake.proof(self._options.token, "server", connection.transcript).hex()
-        connection.reply = _handshake.server_reply(self._options.key, options)
+        reply = _handshake.server_reply(self._options.key, options).hex()
         connection.progress = os.memfd_create("portcall-progress")
         os.ftruncate(connection.progress, PROGRESS_BYTES)
         directory = os.path.join(self._base, f"session-{connection.number}")
         os.mkdir(directory, 0o700)
         connection.directory = directory
         features = ",".join(sorted(connection.features))
-        order = StartSession(connection.number, directory, features, connection.certificate or "all")
+        order = StartSession(connection.number, directory, reply, features, connection.certificate or "all")
         self._owner.order(order, [connection.stream.fileno(), connection.progress])
         connection.enter(State.STARTING)
         self._connections.end_after(connection, self._options.handshake_timeout)
         self._loop.guard(self.accept_clients)
 
     def begin(self, connection: Connection) -> None:
-        """Its process is there: say to the client that it is let in."""
+        """Its process is there, and says to the client that it is let in."""
         if connection.kill_reason is None:
             self._guard(connection, self._serve)
 
     def _serve(self, connection: Connection) -> None:
         connection.enter(State.SERVING)
         self._connections.end_after(connection, connection.limit or None)
-        self._send(connection, connection.reply)
+        self._watch_end(connection, connection.stream)  # again: it may have left since
         limit = f", for at most {connection.limit:g} s" if connection.limit else ""
         text = f"opened for {connection.peer}, a {connection.peer_kind} client{limit}"
         self._log.write("opened", text, connection.number, peer=connection.peer, client=connection.peer_kind)

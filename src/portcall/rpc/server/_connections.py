@@ -77,7 +77,6 @@ class Connection:
         reader: reads its hello.
         proof: what has come of its proof.
         certificate: SHA-256 of the certificate that it showed; empty for none.
-        reply: what it is sent when its session begins.
         progress: descriptor of the shared memory in which the process says how far the session is; -1 for none.
         directory: of the session; empty for none.
         limit: seconds that the session may last; 0 for no limit.
@@ -104,7 +103,6 @@ class Connection:
     reader: HelloReader = field(default_factory=HelloReader)
     proof: bytes = b""
     certificate: str = ""
-    reply: bytes = b""
     progress: int = -1
     directory: str = ""
     limit: float = 0

@@ -48,6 +48,7 @@ class StartSession(Message):
 
     Attributes:
         directory: the session's own, empty.
+        reply: what the client is sent first, in hexadecimal: nothing of the session may come before it.
         features: the extensions that the session uses, separated by commas.
         credential: a name for what the client showed: those with one name may see each other's files, if they know
             them.
@@ -56,6 +57,7 @@ class StartSession(Message):
     descriptors: ClassVar[int] = 2
     number: int
     directory: str
+    reply: str
     features: str
     credential: str
 
@@ -172,7 +174,7 @@ class StartWorker(Message):
     Attributes:
         number: of the session.
         directory: the session's own, empty. The worker makes ``files`` in it, for what the client sends, and ``tmp``.
-        features, credential: as in StartSession.
+        reply, features, credential: as in StartSession.
         client: descriptor of the client's bytes in clear.
         link: descriptor of the zygote's link to the supervisor, for SessionStarted alone.
         progress: descriptor of the shared memory in which the supervisor reads how far the session is.
@@ -182,6 +184,7 @@ class StartWorker(Message):
 
     number: int
     directory: str
+    reply: str
     features: str
     credential: str
     client: int

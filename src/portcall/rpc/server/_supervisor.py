@@ -282,6 +282,8 @@ class Supervisor:
 
     def on_client_gone(self, connection: Connection) -> None:
         """The client has closed its side: its session may finish what it does, within limits."""
+        if connection.state is State.STARTING:  # looked at again when the process is there
+            return
         if not connection.serving and connection.link is None:
             self.kill(connection, Ending(connection.rules.client_gone))
             return

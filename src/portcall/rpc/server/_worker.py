@@ -100,6 +100,7 @@ def run_session(start: StartWorker, options: ServerOptions, patterns: Callable[[
     """Serve one client in this process; return the exit code."""
     with Link.adopt(start.link) as link:
         link.send(SessionStarted(start.number, os.getpid()))
+    send_reply(start)
     isolate_process(start)
     features = frozenset(filter(None, start.features.split(",")))
     offered = list(patterns())
@@ -121,6 +122,13 @@ def run_session(start: StartWorker, options: ServerOptions, patterns: Callable[[
     if how == "closed":
         call_hook("tvm.rpc.server.shutdown")
     return DEVICE_FAILED if failures.seen else 0
+
+
+def send_reply(start: StartWorker) -> None:
+    """Tell the client that it is let in. One that has left is noticed by the session."""
+    client = socket.socket(fileno=os.dup(start.client))
+    with client, contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        client.sendall(bytes.fromhex(start.reply))
 
 
 class EndAfterDeviceFailure:
