@@ -91,7 +91,8 @@ int Serve(SessionStart start, const SessionOptions& options) {
   const auto limit = static_cast<uint64_t>(options.server.disk_limit);
   auto folder = std::make_shared<Folder>(start.directory + "/files", limit);
   Register(FilesOf(folder));
-  if (options.server.farm.empty()) Register(ContentsOf(folder, start.contents, limit));  // a farm's clients are strangers
+  if (options.server.farm.empty())
+    Register(ContentsOf(folder, start.contents, limit));  // a farm's clients are strangers
   if (options.server.unix_path.empty()) Tune(start.client.get());
   SendReply(start.client.get(), start.reply);
   const bool by_value = start.features.find("values") != std::string::npos;

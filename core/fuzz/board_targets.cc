@@ -6,13 +6,13 @@
 #include <string>
 #include <string_view>
 
-#include "session/folder.h"
-#include "session/graph_json.h"
 #include "board/hello.h"
-#include "session/json.h"
 #include "board/log.h"
 #include "fuzz/targets.h"
 #include "graph/plan.h"
+#include "session/folder.h"
+#include "session/graph_json.h"
+#include "session/json.h"
 
 using namespace portcall;
 using namespace portcall::board;

@@ -75,7 +75,7 @@ void ReadHooks(int32_t index, bool saving, Type* type) {
 
 // Its type, with those fields that are values, or the name of an enum's entry.
 std::string ShowObject(const TVMFFIAny& value) {
-  const std::string type = DescribeType(value.type_index);
+  std::string type = DescribeType(value.type_index);
   const TVMFFITypeInfo* info = TVMFFIGetTypeInfo(value.type_index);
   if (!info || value.type_index < kTVMFFIDynObjectBegin) return type;
   if (IsEnum(*info)) return type + "." + std::string(static_cast<EnumObj*>(value.v_obj)->name.view());
