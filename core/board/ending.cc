@@ -191,7 +191,9 @@ Ending EndingOf(int status, const Progress& progress, const Ending& killed, cons
     if (ending.how != told) continue;
     ending.call = CallIn(progress);
     const size_t size = std::min<size_t>(progress.last_words_size, sizeof(progress.last_words));
-    ending.last_words = LastLines(std::string(progress.last_words, size) + rest);
+    const char* just_read = progress.last_words + size;  // when it crashed
+    const size_t more = strnlen(just_read, sizeof(progress.last_words) - size);
+    ending.last_words = LastLines(std::string(progress.last_words, size + more) + rest);
   }
   return ending;
 }

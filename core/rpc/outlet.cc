@@ -55,12 +55,14 @@ void CallRecord::Begin(std::string_view name, const TVMFFIAny* args, size_t num_
   }
 }
 
-void Progress::AddLastWords(std::string_view text) {
-  text = text.substr(text.size() - std::min(text.size(), sizeof(last_words)));
-  size_t kept = std::min<size_t>(last_words_size, sizeof(last_words) - text.size());
+ssize_t Progress::ReadLastWords(int fd, size_t most) {
+  const auto kept = static_cast<uint32_t>(std::min<size_t>(last_words_size, sizeof(last_words) / 2));
   std::memmove(last_words, last_words + last_words_size - kept, kept);
-  std::memcpy(last_words + kept, text.data(), text.size());
-  last_words_size = static_cast<uint32_t>(kept + text.size());
+  last_words_size = kept;
+  std::memset(last_words + kept, 0, sizeof(last_words) - kept);
+  ssize_t n = read(fd, last_words + kept, std::min(sizeof(last_words) - kept, most));
+  if (n > 0) last_words_size += static_cast<uint32_t>(n);
+  return n;
 }
 
 Outlet::Outlet(Channel* channel, Progress* progress, PrintPipes pipes)
@@ -129,9 +131,12 @@ void Outlet::Read() {
   while (most > 0 && poll(entries, 2, 0) > 0) {
     for (int i : {0, 1}) {
       if (!entries[i].revents) continue;
-      ssize_t n = read(entries[i].fd, buffer, std::min(sizeof(buffer), most));
+      const bool errors = i == 1;
+      ssize_t n = errors ? progress_->ReadLastWords(entries[i].fd, most)
+                         : read(entries[i].fd, buffer, std::min(sizeof(buffer), most));
       if (n > 0) {
-        Take(i, {buffer, static_cast<size_t>(n)});
+        const char* text = errors ? progress_->last_words + progress_->last_words_size - n : buffer;
+        Take(i, {text, static_cast<size_t>(n)});
         most -= static_cast<size_t>(n);
       } else if (n == 0 || errno != EAGAIN) {
         epoll_ctl(printing_, EPOLL_CTL_DEL, pipes_.streams[i], nullptr);
@@ -142,7 +147,6 @@ void Outlet::Read() {
 }
 
 void Outlet::Take(int stream, std::string_view text) {
-  if (stream == 1) progress_->AddLastWords(text);
   std::string& rest = rest_[stream];
   rest.append(text);
   size_t end = rest.rfind('\n') + 1;  // 0 where there is none

@@ -43,7 +43,9 @@ struct Progress {
   char last_words[2044] = {};  // on stderr
 
   void Enter(State next) { state.store(next, std::memory_order_release); }
-  void AddLastWords(std::string_view text);
+  // Reads what was printed, as read(2) does, into the last words at once, since another thread may crash meanwhile. What
+  // is there after `last_words_size`, up to the first 0, was read when that happened.
+  ssize_t ReadLastWords(int fd, size_t most);
 };
 static_assert(sizeof(Progress) == 24 + 104 + 8 * 56 + 2048 && std::atomic<uint64_t>::is_always_lock_free);
 

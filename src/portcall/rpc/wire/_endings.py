@@ -51,7 +51,9 @@ class Progress:
         if len(data) != PROGRESS_BYTES:
             return cls()
         size, text = _LAST_WORDS.unpack_from(data, len(data) - _LAST_WORDS.size)
-        words = text[: min(size, len(text))].decode(errors="backslashreplace")
+        size = min(size, len(text))
+        just_read = text[size:].partition(b"\0")[0]  # when it crashed
+        words = (text[:size] + just_read).decode(errors="backslashreplace")
         state, received, sent = _PROGRESS.unpack_from(data)
         return cls(state, received, sent, _call_in(data[_PROGRESS.size :]), words)
 
