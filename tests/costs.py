@@ -20,7 +20,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 COSTS = ROOT / "build" / "test-costs.jsonl"
 SLOW = ROOT / "tests" / "slow.txt"
-CORES, SECONDS = 2, 240
+CORES, SECONDS = 2, 180
 HEAD = (
     "# Functions of tests that `make test` leaves out, with the seconds that they took: make slow-tests writes this.\n"
 )
