@@ -119,6 +119,14 @@ def test_create_shared_optimizes_for_any_processor() -> None:
     assert not any(flag.startswith("-march") for flag in flags)
 
 
+def test_two_builds_of_one_source_have_variables_of_their_own(tmp_path: Path) -> None:
+    """Such as a type's index, which differs where the builds are on two runtimes."""
+    text = 'struct Type { inline static int index = 0; }; extern "C" int next_index() { return ++Type::index; }'
+    source = write(tmp_path, "t.cc", text)
+    one, other = (ctypes.CDLL(str(toolchain.create_shared(source, tmp_path / name))) for name in ("a.so", "b.so"))
+    assert (one.next_index(), one.next_index(), other.next_index()) == (1, 2, 1)
+
+
 def test_create_shared_reads_cflags_and_cxxflags_before_its_options(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,6 +20,7 @@ Rules:
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import platform
@@ -113,6 +114,8 @@ class Compiler:
         flags = [STANDARD[self.language], "-O3", "-fPIC"]
         if self.origin == "ziglang":
             flags.append("-fno-sanitize=undefined")  # on by default there, where a caller asks for -O0
+        elif self.language == "c++" and is_gcc(self.command):
+            flags.append("-fno-gnu-unique")  # such variables would be one for all libraries of a process, on any runtime
         if self.target.startswith("wasm"):
             flags.append("-fvisibility=default")  # hidden by default there, so nothing would be exported
         if self.target == WASM and self.language == "c++":
@@ -128,6 +131,16 @@ class Compiler:
         flags = ("-shared", "-Wl,-z,lazy", "-Wl,--as-needed")
         # Such a library carries its own C++ library: 240 KB stripped, 1.7 MB otherwise.
         return (*flags, "-s") if self.origin == "ziglang" else flags
+
+
+@functools.cache
+def is_gcc(command: tuple[str, ...]) -> bool:
+    """Tell whether a compiler is GCC, whatever its name is."""
+    try:
+        done = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return "Free Software Foundation" in done.stdout
 
 
 def include_dir() -> Path:
