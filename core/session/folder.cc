@@ -81,7 +81,8 @@ Descriptor Folder::Open(std::string_view path, int flags) const {
   auto [folder, name] = Parent(path);
   Descriptor file(openat(folder.get(), name.c_str(), flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600));
   if (!file && errno == ENOENT) {
-    PORTCALL_THROW(FileNotFoundError) << "cannot find file " << InQuotes(path) << " in the session's directory: upload it first";
+    PORTCALL_THROW(FileNotFoundError) << "cannot find file " << InQuotes(path)
+                                      << " in the session's directory: upload it first";
   }
   if (!file && (errno == ELOOP || errno == ENXIO)) {
     PORTCALL_THROW(PermissionError) << InQuotes(path) << " is a link or not an ordinary file";
