@@ -64,7 +64,7 @@ HOUSE = [
         "_api",
         "__init__",
     ),
-    ("rpc/wire", "_address _digests _endings _handshake _layouts _tls _values _zstd", "__init__"),
+    ("rpc/wire", "_address _digests _endings _handshake _layouts _texts _tls _values _zstd", "_farm", "__init__"),
     (
         "rpc/client",
         "_activity _contents _deadline _errors _library_check _pipeline _record _socket",
@@ -77,7 +77,7 @@ HOUSE = [
     ),
     (
         "rpc/server",
-        "_directories _ended_sessions _log_writer _loop _messages _objects _options _orders _session",
+        "_directories _ended_sessions _log_writer _loop _messages _objects _options _session",
         "_files _link _listen _log _program",
         "_connections _directory_process _worker _zygote_process",
         "_gate _hooks _pump",
@@ -92,7 +92,7 @@ HOUSE = [
     ("", "testing"),
     (
         "farm",
-        "_constraints _device_page _executor _guests _log _page_style _shown _splice _texts",
+        "_constraints _device_page _executor _guests _log _page_style _shown _splice",
         "_model _tracker_wire",
         "_agent _deadlines _queue _reading",
         "_records _store",

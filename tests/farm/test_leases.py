@@ -286,7 +286,7 @@ def test_agents_last_question_counts_though_the_one_before_is_open(farm: Running
 
 
 def test_lease_keeps_a_thousand_sessions_and_match_keys(farm: RunningFarm) -> None:
-    api, hub = farm.server.api, farm.server.hub
+    hub = farm.server.hub
 
     def fill() -> None:
         with hub.turn() as state:
@@ -295,7 +295,7 @@ def test_lease_keeps_a_thousand_sessions_and_match_keys(farm: RunningFarm) -> No
             state.accepted("b", lease.fence)
         with hub.turn() as state:
             for number in range(2000):
-                api._report(state, "b", "opened", lease.fence, str(number), "")
+                state.session_opened("b", lease.fence, str(number))
                 state.admit(lease.id)
 
     farm.do(fill)

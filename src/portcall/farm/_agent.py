@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from typing import Any
 
 from portcall.farm._model import Effect
+from portcall.rpc.wire._farm import Admit, End, Offer, Order
 
 
 class News:
@@ -45,7 +45,7 @@ class Agent:
         self.secret = secrets.token_hex(16)
         self.instance, self.user = instance, user
         self.asked = 0  # questions, the last of which counts
-        self.orders: list[dict[str, Any]] = []
+        self.orders: list[Order] = []
         self.news = News()
         self.silence: asyncio.TimerHandle | None = None
         self.admitted: dict[str, News] = {}
@@ -55,14 +55,13 @@ class Agent:
         lease, place = effect.lease, effect.place
         assert place is not None
         if effect.what == "end":
-            of = {"lease": lease.id, "user": lease.user} if lease is not None else {}
             self.orders.append(
-                {"do": "end", "fence": effect.fence, "why": lease.reason if lease else "lease is over", **of}
+                End(effect.fence, lease.reason, lease=lease.id, user=lease.user)
+                if lease is not None
+                else End(effect.fence, "lease is over")
             )
         elif lease is not None:
+            order = Offer if effect.what == "offer" else Admit
             key = effect.key or lease.match_key
-            self.orders.append(
-                {"do": effect.what, "fence": lease.fence, "lease": lease.id, "key": key, "user": lease.user,
-                 "limit": lease.ceiling, "relay": lease.relay}
-            )  # fmt: skip
+            self.orders.append(order(lease.fence, key, lease.ceiling, lease.relay, lease=lease.id, user=lease.user))
         self.news.tell()

@@ -20,8 +20,20 @@ from portcall.farm._hub import Hub
 from portcall.farm._model import CLASSES, Effect, Lease, Place, Refused
 from portcall.farm._state import MOST_SESSIONS, State, hash_secret
 from portcall.farm._store import StoreError
-from portcall.farm._texts import check_facts, check_number, check_text, is_lease, readable
 from portcall.farm._views import Views
+from portcall.rpc.wire._farm import (
+    Accepted,
+    Admitted,
+    Cleaned,
+    Closed,
+    Declined,
+    Ended,
+    Opened,
+    Report,
+    read_report,
+    write,
+)
+from portcall.rpc.wire._texts import check_facts, check_number, check_text, is_lease, readable
 
 HOLD = 20.0  # seconds that an answer is held back at most
 LOOK = 5.0  # seconds after which a waiting client hears its place in the queue
@@ -34,15 +46,6 @@ _LAST_EVENTS = 10  # of a lease, among which is its end
 _MOST_PLACES = 2000  # of one user
 _MOST_ITEMS = {"keys": 100, "sessions": MOST_SESSIONS, "done": 1000}
 NOT_STORED = "the farm cannot write its store, and has changed nothing: ask again later"
-_REPORTS = {
-    "accepted": "",
-    "declined": "",
-    "ended": "",
-    "cleaned": "",
-    "opened": "session",
-    "closed": "session",
-    "admitted": "key",
-}
 
 
 class ApiError(Refused):
@@ -418,13 +421,13 @@ class Api:
 
     def _take_report(self, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:
         id, agent = self._agent_of(command, caller)
-        reports = [_read_report(report) for report in _list(command, "done")]
+        reports = [read_report(report) for report in _list(command, "done")]
         with self.hub.turn() as state:
-            for what, fence, session, why in reports:
-                self._report(state, id, what, fence, session, why)
-        for what, _, key, _ in reports:
-            if what == "admitted" and key in agent.admitted:
-                agent.admitted[key].tell()
+            for report in reports:
+                self._report(state, id, report)
+        for report in reports:
+            if isinstance(report, Admitted) and report.key in agent.admitted:
+                agent.admitted[report.key].tell()
         self._tell_of_end(id)
         return {}
 
@@ -451,23 +454,23 @@ class Api:
             return {"orders": []}
         self._expect(id, agent)
         orders, agent.orders = agent.orders, []
-        return {"orders": orders}
+        return {"orders": [write(order) for order in orders]}
 
-    def _report(self, state: State, id: str, what: str, fence: int, session: str, why: str) -> None:
-        if what == "accepted":
-            state.accepted(id, fence)
-        elif what == "declined":
-            state.declined(id, fence, why)
-        elif what == "ended":
+    def _report(self, state: State, id: str, report: Report) -> None:
+        if isinstance(report, Accepted):
+            state.accepted(id, report.fence)
+        elif isinstance(report, Declined):
+            state.declined(id, report.fence, report.why)
+        elif isinstance(report, Ended):
             place = state.places.get(id)
             if place is not None:
-                place.quiet = min(fence, place.fence)
-        elif what == "cleaned":
-            state.cleaned(id, fence, why)
-        elif what == "opened":
-            state.session_opened(id, fence, session)
-        elif what == "closed":
-            state.session_closed(id, fence, session, why)
+                place.quiet = min(report.fence, place.fence)
+        elif isinstance(report, Cleaned):
+            state.cleaned(id, report.fence, report.why)
+        elif isinstance(report, Opened):
+            state.session_opened(id, report.fence, report.session)
+        elif isinstance(report, Closed):
+            state.session_closed(id, report.fence, report.session, report.why)
 
     def _expect(self, id: str, agent: Agent) -> None:
         loop = asyncio.get_running_loop()
@@ -620,14 +623,3 @@ def _held_back(command: Mapping[str, Any]) -> float:
 def _seen(command: Mapping[str, Any]) -> int:
     """Return the place in the queue of which a client knows."""
     return int(_number(command, "seen", 0, 0, 1e9))
-
-
-def _read_report(report: Any) -> tuple[str, int, str, str]:
-    """Return what an agent has done, at which fence, in which session or with which key, and why."""
-    if not isinstance(report, dict):
-        raise ValueError("a report must be an object")
-    what, fence = str(report.get("what")), int(_number(report, "fence", 0, 0, 1e15))
-    if what not in _REPORTS:
-        raise ValueError(f"there is no report {what[:40]!r}")
-    name = _REPORTS[what]
-    return what, fence, _text(report, name) if name else "", readable(report.get("why", ""), "why")

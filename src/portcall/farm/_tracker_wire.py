@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from portcall.farm._texts import check_text, check_value
+from portcall.rpc.wire._texts import check_text, check_value
 
 T = TypeVar("T")
 

@@ -43,10 +43,26 @@ from portcall.rpc.server._messages import (
     SessionOpened,
 )
 from portcall.rpc.server._options import FARM_TOKEN, ServerOptions, is_loopback
-from portcall.rpc.server._orders import Order, fence_of
 from portcall.rpc.server._server import Server
 from portcall.rpc.server._worker import protect_memory, take_variable
 from portcall.rpc.wire._address import Address
+from portcall.rpc.wire._farm import (
+    Accepted,
+    Admitted,
+    Cleaned,
+    ClientOrder,
+    Closed,
+    Declined,
+    End,
+    Ended,
+    FarmMessageError,
+    Offer,
+    Opened,
+    Order,
+    Report,
+    read_order,
+    write,
+)
 from portcall.rpc.wire._handshake import server_reply
 
 HOLD = 15.0  # seconds for which the farm may hold an answer back
@@ -225,7 +241,7 @@ class Agent:
 
     def _ask_for_orders(self, on_ready: OnReady) -> None:
         begin, pause = time.monotonic(), FIRST_PAUSE
-        done: list[dict[str, Any]] = []
+        done: list[Report] = []
         assert self._server is not None
         while not self._stopping.is_set():
             if not self._server.running:
@@ -268,14 +284,16 @@ class Agent:
             self._said, self._said_at = text, time.monotonic()
             self._log(text)
 
-    def _next(self, done: list[dict[str, Any]]) -> list[Any]:
+    def _next(self, done: list[Report]) -> list[Any]:
         """Return the farm's orders.
 
         Raises:
             RPCError: it does not answer, or answers nonsense.
         """
         asked = time.monotonic()
-        answer = self._channel.call("next", hold=HOLD, place=self._place.id, agent=self._registered, done=done)
+        answer = self._channel.call(
+            "next", hold=HOLD, place=self._place.id, agent=self._registered, done=[write(report) for report in done]
+        )
         orders = answer.get("orders")
         if not isinstance(orders, list):
             raise self._nonsense()
@@ -316,23 +334,22 @@ class Agent:
                 host = probe.getsockname()[0]
         return host, port
 
-    def _obey(self, said: Any) -> dict[str, Any] | None:
+    def _obey(self, said: Any) -> Report | None:
         """Do what the farm wants; return the immediate answer. What cannot be done is declined."""
         try:
-            order = Order.read(said)
-        except ValueError as error:
+            order = read_order(said)
+        except FarmMessageError as error:
             why = f"an order of the farm cannot be carried out: {error}"
             self._complain(why)
-            fence = fence_of(said) if isinstance(said, dict) and said.get("do") == "offer" else None
-            return None if fence is None else {"what": "declined", "fence": fence, "why": why}
+            return Declined(error.fence, why) if error.name == "offer" and error.fence is not None else None
         if order.lease:
             with self._lock:
                 self._leases[order.fence] = order
         try:
-            if order.do == "offer" and (self._place.check or self._place.prepare):
+            if isinstance(order, Offer) and (self._place.check or self._place.prepare):
                 threading.Thread(target=self._prepare, args=(order,), name="portcall-prepare", daemon=True).start()
                 return None
-            if order.do != "end":
+            if isinstance(order, ClientOrder):
                 return self._admit(order)
             self._over = max(self._over, order.fence)
             for sock in [sock for sock, of in list(self._waiting.items()) if of <= order.fence]:
@@ -340,24 +357,25 @@ class Agent:
                     sock.shutdown(socket.SHUT_RDWR)
             self._link.send(EndLease(order.fence))
         except (OSError, RPCError, ValueError, RuntimeError) as error:  # such as no more threads
-            return {"what": "declined", "fence": order.fence, "why": str(error)} if order.do == "offer" else None
+            return Declined(order.fence, str(error)) if isinstance(order, Offer) else None
         return None
 
-    def _admit(self, order: Order) -> dict[str, Any]:
+    def _admit(self, order: ClientOrder) -> Report:
         """Let the client of an order in, unless the place is not fit for a new lease; return the answer.
 
         Raises:
             OSError, RPCError: the server, or the farm, is not there.
         """
-        trouble = self._trouble() if order.do == "offer" else ""
+        offered = isinstance(order, Offer)
+        trouble = self._trouble() if offered else ""
         if trouble:
-            return {"what": "declined", "fence": order.fence, "why": trouble}
+            return Declined(order.fence, trouble)
         with self._lock:
             self._fence = max(self._fence, order.fence)
         self._link.send(AdmitClient(order.key, order.fence, order.limit))
         if order.relay or self._route()[1] == 0:
             self._connect_relay(order.key, order.fence)
-        return {"what": "accepted" if order.do == "offer" else "admitted", "fence": order.fence, "key": order.key}
+        return (Accepted if offered else Admitted)(order.fence, order.key)
 
     def _trouble(self) -> str:
         """Return why this place cannot be used, as far as it is known at once."""
@@ -367,7 +385,7 @@ class Agent:
         free = shutil.disk_usage(folder).free
         return f"only {free} bytes are free in {folder}" if free < LEAST_DISK else ""
 
-    def _prepare(self, order: Order) -> None:
+    def _prepare(self, order: Offer) -> None:
         """Run what comes before a lease, and answer the offer, unless it is over by then."""
         why = ""
         with self._hooks:
@@ -377,9 +395,9 @@ class Agent:
             if order.fence <= self._over:
                 return
             try:
-                report = {"what": "declined", "fence": order.fence, "why": why} if why else self._admit(order)
+                report = Declined(order.fence, why) if why else self._admit(order)
             except (OSError, RPCError, ValueError, RuntimeError) as error:
-                report = {"what": "declined", "fence": order.fence, "why": str(error)}
+                report = Declined(order.fence, str(error))
         self._report(report)
 
     def _variables(self, order: Order) -> dict[str, str]:
@@ -389,7 +407,7 @@ class Agent:
         """Return what the farm said of the lease that ended, and forget it and those before it."""
         over = sorted(known for known in self._leases if known <= fence)
         orders = [self._leases.pop(known) for known in over]
-        return orders[-1] if orders else Order("end", fence)
+        return orders[-1] if orders else End(fence)
 
     # ---- Connections through the farm ----
 
@@ -429,21 +447,22 @@ class Agent:
                 report = self._note(message)
                 over = self._ended(message.fence) if isinstance(message, LeaseEnded) else None
             if over is not None and report is not None and self._place.patience:
-                self._report({"what": "ended", "fence": report["fence"]})
+                self._report(Ended(report.fence))
                 with self._hooks:  # once nothing of before the lease runs any more
-                    if self._place.clean and report["fence"] > self._cleaned:
-                        self._cleaned = report["fence"]
-                        report["why"] = run_hook(self._place.clean, self._place.hook_limit, self._variables(over))
+                    if self._place.clean and report.fence > self._cleaned:
+                        self._cleaned = report.fence
+                        why = run_hook(self._place.clean, self._place.hook_limit, self._variables(over))
+                        report = Cleaned(report.fence, why)
             if report is not None:
                 self._report(report)
         self._channel.close()
 
-    def _report(self, report: dict[str, Any]) -> None:
+    def _report(self, report: Report) -> None:
         """Tell the farm; where it is away, until it is back."""
         pause = FIRST_PAUSE
         while (agent := self._registered) and not self._stopping.is_set():
             try:
-                self._channel.call("report", place=self._place.id, agent=agent, done=[report])
+                self._channel.call("report", place=self._place.id, agent=agent, done=[write(report)])
                 return
             except FarmError as error:  # it does not take this one: it hears all when we register
                 if error.reason != "register":
@@ -461,15 +480,15 @@ class Agent:
         except OSError:
             return None
 
-    def _note(self, message: Message) -> dict[str, Any] | None:
+    def _note(self, message: Message) -> Report | None:
         if isinstance(message, SessionOpened):
             self._sessions[str(message.number)] = message.fence
-            return {"what": "opened", "session": str(message.number), "fence": message.fence}
+            return Opened(message.fence, str(message.number))
         if isinstance(message, SessionClosed):
             self._sessions.pop(str(message.number), None)
-            return {"what": "closed", "session": str(message.number), "fence": message.fence, "why": message.how}
+            return Closed(message.fence, str(message.number), message.how)
         if isinstance(message, LeaseEnded):
-            return {"what": "cleaned", "fence": message.fence}
+            return Cleaned(message.fence)
         return None
 
 

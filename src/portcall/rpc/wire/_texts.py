@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one door for texts and numbers from outside: what passes here can be stored, shown and sent on. No I/O here.
+"""The one door of a farm for texts and numbers from outside: what passes can be stored, shown and sent on. No I/O here.
 
 A text has no control characters, and no halves of surrogate pairs, which JSON can write and UTF-8 cannot.
 """
