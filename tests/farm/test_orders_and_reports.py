@@ -58,7 +58,10 @@ def test_order_or_report_is_the_same_object_of_json_in_every_version(
 ) -> None:
     assert write(message) == said
     assert read(json.loads(json.dumps(said))) == message
-    assert read({**said, "of a later version": [1]}) == message
+    found = read({**said, "of a later version": [1]})
+    assert found == message
+    types = get_type_hints(type(found))
+    assert all(type(getattr(found, name)) is kind for name, kind in types.items())  # messages of the server are strict
 
 
 def test_every_order_and_report_is_in_the_list() -> None:

@@ -216,7 +216,7 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "key": _key,
     "lease": lambda value: check_text(value, "lease", least=0),
     "user": lambda value: check_text(value, "user", least=0),
-    "limit": lambda value: check_number(value, "limit", 0, _MAX_LIMIT),
+    "limit": lambda value: float(check_number(value, "limit", 0, _MAX_LIMIT)),
     "relay": _relay,
     "session": lambda value: check_text(value, "session"),
     "why": lambda value: readable(value, "why"),
