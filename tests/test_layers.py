@@ -386,8 +386,14 @@ def public_headers() -> list[Path]:
 def core_files() -> list[Path]:
     """The sources of the libraries: .h and .cc, without public headers, tests and fuzz targets."""
     return sorted(
-        path for path in CORE.glob("*/*") if path.suffix in (".h", ".cc") and path.parent.name not in FREE_FOLDERS
+        path
+        for path in CORE.rglob("*.*")
+        if path.suffix in (".h", ".cc") and folder_of(path) not in {"include", *FREE_FOLDERS}
     )
+
+
+def folder_of(path: Path) -> str:
+    return path.relative_to(CORE).parts[0]
 
 
 def allowed_folders(folder: str) -> set[str]:
@@ -435,10 +441,15 @@ def test_public_headers_include_public_headers_below_them(path: Path) -> None:
 
 @pytest.mark.parametrize("path", core_files(), ids=lambda p: str(p.relative_to(CORE)))
 def test_core_files_include_folders_below_them(path: Path) -> None:
-    folder = path.parent.name
+    folder = folder_of(path)
     allowed = allowed_folders(folder)
     for name in includes(path):
         assert name.partition("/")[0] in allowed, f"{folder}/{path.name} includes {name}, which is not below it"
+
+
+def test_the_farm_of_a_board_knows_its_supervisor_in_one_file() -> None:
+    above = [p.name for p in core_files() if p.parent.name == "farm" and "board/supervisor.h" in includes(p)]
+    assert above == ["place.cc"], "the rest is what the supervisor is made of"
 
 
 def test_core_files_are_included_by_folder_and_name() -> None:

@@ -22,12 +22,6 @@ Words OurWords() { return {{"portcall", "1"}}; }
 
 }  // namespace
 
-std::string Join(const std::vector<std::string>& names) {
-  std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : ",") + name;
-  return text;
-}
-
 void Supervisor::OnAccept() {
   const int fd = accept4(listener_.socket.get(), nullptr, nullptr, SOCK_CLOEXEC);
   if (fd < 0 && (errno == EAGAIN || errno == ECONNABORTED || errno == EINTR)) return;

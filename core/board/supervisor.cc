@@ -45,12 +45,6 @@ void WriteWhole(const std::string& path, const std::string& text) {
 
 }  // namespace
 
-double Now() {
-  timespec now{};
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
-
 Supervisor::Supervisor(Options options, Secrets* secrets, LogStyle style)
     : options_(session_.server), secrets_(secrets), log_(style) {
   session_.server = std::move(options);

@@ -21,9 +21,10 @@
 #include <string>
 #include <vector>
 
+#include "board/clock.h"
 #include "board/directories.h"
 #include "board/ending.h"
-#include "board/gate.h"
+#include "board/farm/gate.h"
 #include "board/keeper.h"
 #include "board/listen.h"
 #include "board/log.h"
@@ -36,8 +37,6 @@ constexpr size_t kMaxHandshakes = 64;  // connections on their way to a session
 constexpr double kStale = 1;           // seconds after which a silent one makes room for others
 constexpr double kPause = 0.1;         // until what failed for want of room is tried again
 constexpr size_t kMostEnded = 1024;    // sessions whose end is remembered
-double Now();                          // seconds since some moment
-std::string Join(const std::vector<std::string>& names);
 
 enum class State { kGreeting, kProving, kWaiting, kServing };
 

@@ -33,6 +33,12 @@ template <typename Take> void ForEachCharacter(std::string_view text, Take take)
 
 }  // namespace
 
+std::string Join(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ",") + name;
+  return text;
+}
+
 std::string Printable(std::string_view text) {
   std::string shown;
   ForEachCharacter(text, [&](std::string_view character, int64_t code) {

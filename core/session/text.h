@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace portcall::session {
 
@@ -15,6 +16,8 @@ template <typename... A> std::string Print(const char* format, A... values) {
   return {text, static_cast<size_t>(snprintf(text, sizeof(text), format, values...))};
 }
 
+// Names with commas between them.
+std::string Join(const std::vector<std::string>& names);
 // A string as JSON.
 std::string Quoted(std::string_view text);
 // A text in which control characters, such as those that steer a terminal, and bytes that are not UTF-8 are escapes.

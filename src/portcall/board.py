@@ -144,21 +144,25 @@ def build_server(
     flags = (*compiler.command, *FLAGS, *wide, *whole, f'-DPORTCALL_VERSION="{__version__}"', f"-I{core}",
              f"-I{core}/include", f"-I{toolchain.include_dir()}")  # fmt: skip
     folders = (*FOLDERS, "vm") if vm else FOLDERS
-    sources = [path for folder in folders for path in sorted((core / folder).glob("*.cc"))]
+    sources = [path for folder in folders for path in sorted((core / folder).rglob("*.cc"))]
     sources.remove(core / EXPORTS)
     sources += [core / name for name in BY_VALUE]
     made_by = "\0".join((*flags, compiler.version())).encode()
+
+    def folder_of(path: Path) -> str:
+        return path.relative_to(core).parts[0]
+
     headers = [path for folder in (*FOLDERS, *HEADERS) for path in sorted((core / folder).rglob("*.h"))]
     known = {  # the core includes nothing of the server and of objects
         above: hashlib.sha256(
-            made_by + b"".join(path.read_bytes() for path in headers if above or path.parent.name not in ABOVE)
+            made_by + b"".join(path.read_bytes() for path in headers if above or folder_of(path) not in ABOVE)
         ).digest()
         for above in (False, True)
     }
     cache = cache_folder("board")
 
     def compile_one(source: Path) -> Path:
-        content = known[source.parent.name in ABOVE] + source.read_bytes()
+        content = known[folder_of(source) in ABOVE] + source.read_bytes()
         made = cache / f"{source.stem}-{hashlib.sha256(content).hexdigest()[:24]}.o"
         if not made.is_file():
             with folder_beside(made) as folder:

@@ -112,12 +112,13 @@ def program() -> Path:
     """Return the server."""
     if given := os.environ.get("PORTCALL_BOARD_SERVER"):
         return Path(given)
-    sources = [path for folder in ("board", "session") for path in sorted((CORE / folder).glob("*.cc"))]
+    sources = [path for folder in ("board", "session") for path in sorted((CORE / folder).rglob("*.cc"))]
     sources.remove(CORE / EXPORTS)
     hidden = ("loader/elf_file.cc", "loader/mapped_file.cc")  # in the library
     sources += [CORE / name for name in (*BY_VALUE, *hidden)]
     options = (f"-I{CORE}", "-DPORTCALL_BUILDING", f'-DPORTCALL_VERSION="{__version__}"', "-O1")
-    headers = [path for folder in ("board", "session", "loader", "bytes", "ir") for path in (CORE / folder).glob("*.h")]
+    folders = [CORE / name for name in ("board", "session", "loader", "bytes", "ir")]
+    headers = [path for folder in folders for path in folder.rglob("*.h")]
     return compiled(
         "portcall-server",
         [*sources, *sorted(headers)],

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "board/hook.h"
+#include "board/farm/hook.h"
 
 #include <signal.h>
 #include <sys/wait.h>
@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "board/supervisor.h"
+#include "board/clock.h"
 
 namespace portcall::board {
 namespace {

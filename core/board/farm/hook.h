@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Commands of the shell that run before and after a lease. Each has a limit; nobody waits for it.
-#ifndef PORTCALL_BOARD_HOOK_H_
-#define PORTCALL_BOARD_HOOK_H_
+#ifndef PORTCALL_BOARD_FARM_HOOK_H_
+#define PORTCALL_BOARD_FARM_HOOK_H_
 
 #include <sys/types.h>
 
@@ -40,4 +40,4 @@ class Hook {
 };
 
 }  // namespace portcall::board
-#endif  // PORTCALL_BOARD_HOOK_H_
+#endif  // PORTCALL_BOARD_FARM_HOOK_H_

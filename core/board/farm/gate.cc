@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "board/gate.h"
+#include "board/farm/gate.h"
 
 #include <sys/socket.h>
 

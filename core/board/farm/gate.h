@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The gate of a server that is a place of a farm: clients that the farm sent come in, each with a key for one session.
 // The agent, a process of its own (agent.h), speaks over a link.
-#ifndef PORTCALL_BOARD_GATE_H_
-#define PORTCALL_BOARD_GATE_H_
+#ifndef PORTCALL_BOARD_FARM_GATE_H_
+#define PORTCALL_BOARD_FARM_GATE_H_
 
 #include <sys/types.h>
 
@@ -86,4 +86,4 @@ class Gate {
 };
 
 }  // namespace portcall::board
-#endif  // PORTCALL_BOARD_GATE_H_
+#endif  // PORTCALL_BOARD_FARM_GATE_H_

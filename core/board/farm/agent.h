@@ -6,8 +6,8 @@
 //
 // An offer is accepted once the server knows the key of its client. When a lease ends, all its sessions do, and the farm
 // hears when nothing of it is left.
-#ifndef PORTCALL_BOARD_AGENT_H_
-#define PORTCALL_BOARD_AGENT_H_
+#ifndef PORTCALL_BOARD_FARM_AGENT_H_
+#define PORTCALL_BOARD_FARM_AGENT_H_
 
 #include <cstdint>
 #include <map>
@@ -36,4 +36,4 @@ struct AgentTask {
 void RunAgent(const Descriptor& link, AgentTask task, LogStyle style);
 
 }  // namespace portcall::board
-#endif  // PORTCALL_BOARD_AGENT_H_
+#endif  // PORTCALL_BOARD_FARM_AGENT_H_

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "board/agent.h"
+#include "board/farm/agent.h"
 
 #include <poll.h>
 #include <sched.h>
@@ -16,13 +16,13 @@
 #include <map>
 #include <memory>
 
+#include "board/clock.h"
 #include "board/directories.h"
-#include "board/farm_channel.h"
-#include "board/gate.h"
+#include "board/farm/channel.h"
+#include "board/farm/gate.h"
+#include "board/farm/hook.h"
 #include "board/hello.h"
-#include "board/hook.h"
 #include "board/secrets.h"
-#include "board/supervisor.h"
 
 namespace portcall::board {
 namespace {

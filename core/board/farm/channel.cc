@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "board/farm_channel.h"
+#include "board/farm/channel.h"
 
 #include <netdb.h>
 #include <poll.h>
@@ -9,8 +9,8 @@
 #include <cstdlib>
 #include <memory>
 
+#include "board/clock.h"
 #include "board/listen.h"
-#include "board/supervisor.h"
 
 namespace portcall::board {
 namespace {

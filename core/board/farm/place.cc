@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "board/agent.h"
+#include "board/farm/agent.h"
 #include "board/supervisor.h"
 
 namespace portcall::board {
