@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from portcall import farm
-from portcall.farm import _api, _hub
+from portcall.farm import _hub, _leases
 from portcall.farm._access import Access
-from portcall.farm._api import Api, ApiError
+from portcall.farm._api import Api
+from portcall.farm._command import ApiError
 from portcall.farm._guests import Guest, Guests
 from portcall.farm._hub import Hub
 from portcall.farm._model import Event, Lease, Rules
@@ -29,7 +30,7 @@ from portcall.farm._tracker import Tracker
 
 FOLDER = str(Path(farm.__file__).parent)
 # What the event loop calls has nobody above it that could catch anything; ``_attempt`` is what catches.
-ENTRIES = {"connection_made", "connection_lost", "data_received", "lost", "ensure", "_on_timer", "_lose", "_withdraw"}
+ENTRIES = {"connection_made", "connection_lost", "data_received", "lost", "ensure", "_on_timer", "lose", "_withdraw"}
 ENTRIES |= {"_attempt", "_settle", "<genexpr>"}  # a generator is also called when it is thrown away
 RULES = Rules(claim=10, clean=30)
 
@@ -363,7 +364,7 @@ def compare(kind: str, step: int = 1) -> int:
 
 
 def main(kind: str) -> None:
-    _hub._AGAIN = _api.END_PATIENCE = 0.0
+    _hub._AGAIN = _leases.END_PATIENCE = 0.0
     print(f"an error at each of {compare(kind)} {kind}s")
 
 

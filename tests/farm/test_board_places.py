@@ -28,9 +28,9 @@ def test_board_serves_a_lease_across_restarts_of_its_agent_and_of_the_farm(tmp_p
         lease = stack.enter_context(client(farm)).lease("k & fans>=2", ttl=30)
         session = stack.enter_context(lease.session())
         agent = Path(f"/proc/{board.pid}/task/{board.pid}/children").read_text().split()[1]
-        before = farm.do(lambda: farm.server.api._agents["b"])
+        before = farm.do(lambda: farm.server.api.agents.here["b"])
         os.kill(int(agent), signal.SIGKILL)
-        farm.until(lambda: farm.server.api._agents.get("b") not in (None, before))
+        farm.until(lambda: farm.server.api.agents.here.get("b") not in (None, before))
         port = farm.port
         farm.stop()
         farm = RunningFarm(store=store, port=port)

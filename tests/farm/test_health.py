@@ -173,8 +173,8 @@ def test_hook_after_a_lease_runs_once_and_keeps_the_place_though_its_agent_regis
         farm.until(note.exists)
 
         def lose() -> None:
-            agent = farm.server.api._agents["b1"]
-            farm.server.api._lose("b1", agent, "its connection ended")
+            agent = farm.server.api.agents.here["b1"]
+            farm.server.api.agents.lose("b1", agent, "its connection ended")
             agent.news.tell()
 
         farm.do(lose)

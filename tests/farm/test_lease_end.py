@@ -79,7 +79,7 @@ def test_lease_end_waits_for_a_slow_agent(farm: RunningFarm, agent: HandAgent, h
         ending = Background(end)
         (order,) = agent.next()
         assert (order["do"], order["fence"]) == ("end", fence)
-        farm.until(lambda: farm.server.api._ending)  # it waits for the agent
+        farm.until(lambda: farm.server.api.agents.ends._news)  # it waits for the agent
         waiting = Background(lambda: other.lease("k"))
         farm.until(lambda: farm.state.queue.size == 1)
         assert ending.is_alive()
@@ -101,7 +101,7 @@ def test_lease_end_waits_for_a_slow_agent(farm: RunningFarm, agent: HandAgent, h
 def test_lease_end_is_answered_though_the_agent_is_silent(
     farm: RunningFarm, agent: HandAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("portcall.farm._api.END_PATIENCE", 0.05)
+    monkeypatch.setattr("portcall.farm._leases.END_PATIENCE", 0.05)
     with client(farm) as lab:
         asked = Background(lambda: lab.lease("k"))
         fence = agent.accept()

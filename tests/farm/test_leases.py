@@ -18,8 +18,8 @@ from farm.boards import board, client
 from farm.running import RunningFarm, running_farm
 from portcall import errors, rpc
 from portcall.cli._errors import explain
-from portcall.farm._agent import Agent
-from portcall.farm._api import ApiError
+from portcall.farm._agents import Agent
+from portcall.farm._command import ApiError
 from rpc import serving
 
 FUNCTIONS = "rpc.serving"
@@ -184,7 +184,7 @@ def test_agent_gone_makes_its_place_offline(farm: RunningFarm) -> None:
 
 
 def test_lease_wait_ends_when_the_connection_is_gone(farm: RunningFarm, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("portcall.farm._api.GONE", 0.01)
+    monkeypatch.setattr("portcall.farm._leases.GONE", 0.01)
     with board(farm), client(farm) as lab, lab.lease("k"):
         lose_a_waiting_client(farm)
         farm.until(lambda: farm.state.queue.size == 0)
@@ -201,20 +201,20 @@ def lose_a_waiting_client(farm: RunningFarm) -> None:
     with contextlib.closing(portcall.farm.FarmChannel(f"{farm.host}:{farm.port}", token="", user="bob")) as gone:
         waiter = threading.Thread(target=call_and_fail)
         waiter.start()
-        farm.until(lambda: farm.server.api._asking)
+        farm.until(lambda: farm.server.api.leases._asking)
         gone.close()
         waiter.join()
 
 
 def test_lease_request_survives_a_reconnect(farm: RunningFarm, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("portcall.farm._api.GONE", 3600)
+    monkeypatch.setattr("portcall.farm._leases.GONE", 3600)
     with board(farm), client(farm) as lab, lab.lease("k"):
         lose_a_waiting_client(farm)
-        farm.until(lambda: farm.server.api._gone)
+        farm.until(lambda: farm.server.api.leases._gone)
         with client(farm, user="bob") as back:
             view = back.command("request", hold=0.01, want="k", secret="s" * 32)
         assert view["state"] == "queued"
-        assert not farm.server.api._gone
+        assert not farm.server.api.leases._gone
 
 
 def test_status_shows_an_unclaimed_lease_as_offered(farm: RunningFarm) -> None:
@@ -252,7 +252,7 @@ def test_command_for_a_lease_whose_time_is_over_just_now_says_so(
             lease = state.check("b", "ann", "s" * 32, ttl=5)
             state.accepted("b", lease.fence)
             lease.match_key = ""
-        farm.server.api._agents["b"] = Agent("one", "")
+        farm.server.api.agents.here["b"] = Agent("one", "")
         farm.server.hub._offset += 60
         return farm.server.api.call({"do": do, "lease": lease.id, "secret": "s" * 32, **more}, "")
 
@@ -274,7 +274,7 @@ def test_agents_last_question_counts_though_the_one_before_is_open(farm: Running
         before[1].cancel()  # its connection ends only now
         await asyncio.wait(before)
         assert farm.state.places["b"].state == "idle"
-        silence = api._agents["b"].silence
+        silence = api.agents.here["b"].silence
         assert silence is not None
         assert silence.cancelled()  # nothing ends a place whose agent waits for an answer
         request = asyncio.create_task(api.call({"do": "request", "want": "k", "secret": "s" * 32}, ""))

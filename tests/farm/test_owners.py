@@ -18,7 +18,7 @@ from farm.boards import board, client, place_command
 from farm.reading import drop_privileges, family, found_by_others
 from farm.running import RunningFarm, running_farm
 from portcall import errors
-from portcall.farm import _api
+from portcall.farm import _agents
 from portcall.farm._model import Place
 
 
@@ -51,7 +51,7 @@ def refused(channel: portcall.farm.FarmChannel, *words: str) -> str:
 
 def lose(farm: RunningFarm) -> None:
     api = farm.server.api
-    farm.do(lambda: api._lose("b", api._agents["b"], "its connection ended"))
+    farm.do(lambda: api.agents.lose("b", api.agents.here["b"], "its connection ended"))
 
 
 def test_place_is_refused_to_other_users_whatever_its_agent_does(farm: RunningFarm) -> None:
@@ -93,9 +93,9 @@ def test_token_that_was_revoked_meanwhile_gets_no_answer_that_was_held_back(farm
     shown = token(farm, "b")
     with agent(farm, shown) as board, concurrent.futures.ThreadPoolExecutor() as pool:
         orders = pool.submit(board.call, "next", hold=10, place="b", agent=register(board, "one"))
-        farm.until(lambda: farm.server.api._agents["b"].asked)
+        farm.until(lambda: farm.server.api.agents.here["b"].asked)
         farm.do(lambda: farm.server.access.revoke("b", "admin"))
-        farm.do(lambda: farm.server.api._agents["b"].news.tell())
+        farm.do(lambda: farm.server.api.agents.here["b"].news.tell())
         with pytest.raises(errors.AuthenticationError):
             orders.result()
 
@@ -179,7 +179,7 @@ def test_sessions_find_neither_the_token_of_their_board_nor_what_makes_it_the_pl
         assert server.stdout.readline().startswith(b"listening")
         lease = stack.enter_context(stack.enter_context(client(farm, token=ann)).lease("k"))
         stack.enter_context(lease.session())
-        agent = farm.server.api._agents["b"]
+        agent = farm.server.api.agents.here["b"]
         found = found_by_others([control.pid, *family(server.pid)], shown, agent.secret, agent.instance)
         assert {(pid, word) for pid, _, word in found} == {(control.pid, shown)}
 
@@ -211,7 +211,7 @@ def serve(
 
 
 def test_users_serve_so_many_places_with_so_many_facts(farm: RunningFarm, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_api, "_MOST_PLACES", 2)
+    monkeypatch.setattr(_agents, "_MOST_PLACES", 2)
     shown = token(farm, "lab", "agent"), token(farm, "other", "agent")
     with agent(farm, shown[0]) as lab, agent(farm, shown[1]) as other:
         for place in ("a", "b", "b"):

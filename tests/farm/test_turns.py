@@ -15,7 +15,7 @@ from farm import injected
 from farm.boards import client
 from farm.running import RunningFarm, TrackerPeer, running_farm
 from portcall import errors
-from portcall.farm import _api, _hub
+from portcall.farm import _hub, _leases
 from portcall.farm._model import Event, Place
 from portcall.farm._store import Store
 
@@ -44,7 +44,7 @@ def is_well(farm: RunningFarm) -> bool:
 
 def test_an_error_at_any_call_costs_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_hub, "_AGAIN", 0.0)
-    monkeypatch.setattr(_api, "END_PATIENCE", 0.0)
+    monkeypatch.setattr(_leases, "END_PATIENCE", 0.0)
     assert injected.compare("call", step=7) > 100
 
 

@@ -19,12 +19,13 @@ from aiohttp.typedefs import Middleware
 
 from portcall.farm import _page
 from portcall.farm._access import Token
-from portcall.farm._agent import News
-from portcall.farm._api import NOT_STORED, Api, ApiError
+from portcall.farm._api import NOT_STORED, Api
+from portcall.farm._command import ApiError
 from portcall.farm._connection import COOKIE, MOST_BODY, Connection, guard, same_origin, token_of
 from portcall.farm._device_page import add_device_page
 from portcall.farm._figures import Figures
 from portcall.farm._model import Event
+from portcall.farm._news import News
 from portcall.farm._page_style import HEADERS
 from portcall.farm._relay import Relay
 from portcall.farm._store import StoreError
