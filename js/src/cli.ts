@@ -6,14 +6,13 @@ import { spawnSync } from "node:child_process";
 import { basename, resolve } from "node:path";
 import { pathToFileURL } from "node:url";
 import { parseArgs } from "node:util";
-import { loadWasm } from "./core/runtime.js";
 import { type Functions, type JoinState, join, listen, type ServedFunction } from "./rpc/index.js";
 import { addressToListen, isLocal } from "./rpc/server/listen.js";
 
 const HELP = `Usage: portcall serve [options]
 
-Serve functions of JavaScript to clients of portcall and TVM. Where the package has core.wasm, clients also send kernels
-and models for the target wasm32, and run them here.
+Serve functions of JavaScript to clients of portcall and TVM. Clients also send kernels and models for the target wasm32,
+and run them here.
 
   --import FILE        a module whose export "functions" has functions by name; may be given more than once
   --address ADDRESS    where to listen: host:port or unix:/path [127.0.0.1:9090]
@@ -121,9 +120,7 @@ async function serve(values: ReturnType<typeof parse>["values"]): Promise<void> 
   const report = (event: string, text: string, facts: object = {}) => {
     console.log(values.json ? JSON.stringify({ event, ...facts }) : text);
   };
-  const core = await loadWasm().catch(() => undefined); // a clone has none before make wasm
   const options = {
-    ...(core ? { core } : {}),
     functions: await importFunctions(values.import),
     key: values.key,
     sessionTimeout: numberOf("--session-timeout", values["session-timeout"]),
@@ -151,9 +148,7 @@ async function serve(values: ReturnType<typeof parse>["values"]): Promise<void> 
     },
   });
   const key = values.key ? `, with the key '${values.key}'` : "";
-  const kernels = core ? "" : "; no kernels: core.wasm is missing (make wasm)";
-  const facts = { address: server.address, key: values.key, kernels: core !== undefined };
-  report("ready", `portcall: serves at ${server.address}${key}${kernels}`, facts);
+  report("ready", `portcall: serves at ${server.address}${key}`, { address: server.address, key: values.key });
 }
 
 async function main(): Promise<void> {

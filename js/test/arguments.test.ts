@@ -4,16 +4,17 @@
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import { device, dtype, rpc, Tensor } from "../src/index.js";
+import { portcallServer, type Running } from "./servers.js";
 
-let server: rpc.Server;
+let server: Running;
 let session: rpc.Session;
 before(async () => {
-  server = await rpc.listen({ functions: {}, address: "127.0.0.1:0" });
+  server = await portcallServer();
   session = await rpc.connect(server.address);
 });
 after(async () => {
   session.close();
-  await server.close();
+  await server.stop();
 });
 
 const array = new Float32Array(2);

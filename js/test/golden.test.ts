@@ -26,7 +26,7 @@ const FREES: number[] = [Code.FreeHandle, Code.DevFreeData];
 
 function reply(...values: WireValue[]): Uint8Array {
   const writer = new Writer();
-  writeFrame(writer, Code.Return, (body) => writeSequence(body, values, "reply"));
+  writeFrame(writer, Code.Return, (body) => writeSequence(body, values, "request"));
   return writer.bytes();
 }
 

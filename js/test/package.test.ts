@@ -3,7 +3,7 @@
 
 import assert from "node:assert/strict";
 import { execFileSync, spawnSync } from "node:child_process";
-import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { cpSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { test } from "node:test";
@@ -117,6 +117,21 @@ test("the packed packages work in an empty folder", () => {
         'core.registerFunc("demo.add", (a, b) => a + b); console.log(core.getGlobalFunc("demo.add")(1, 2));',
     );
     assert.equal(execFileSync(process.execPath, ["first.mjs"], { cwd: folder }).toString(), "3\n");
+  } finally {
+    rmSync(folder, { recursive: true });
+  }
+});
+
+test("a server without core.wasm says that it needs it", () => {
+  const folder = mkdtempSync(join(tmpdir(), "portcall-coreless-"));
+  try {
+    cpSync(`${HERE}build/src`, join(folder, "build/src"), { recursive: true });
+    writeFileSync(join(folder, "package.json"), '{ "type": "module" }');
+    for (const where of ["--address=127.0.0.1:0", "--proxy=127.0.0.1:1"]) {
+      const words = [join(folder, "build/src/cli.js"), "serve", where];
+      const { status, stderr } = spawnSync(process.execPath, words, { encoding: "utf8", timeout: 60_000 });
+      assert.deepEqual([status, stderr.includes("make wasm")], [1, true], stderr);
+    }
   } finally {
     rmSync(folder, { recursive: true });
   }

@@ -26,7 +26,7 @@ class Peer implements Transport {
     this.frames.push({ code, body: body.slice() });
     if (code >= POSTED) return;
     const writer = new Writer();
-    writeFrame(writer, Code.Return, (out) => writeSequence(out, [null], "reply"));
+    writeFrame(writer, Code.Return, (out) => writeSequence(out, [null], "request"));
     queueMicrotask(() => this.#receiver!.data(writer.bytes()));
   }
   receive(receiver: Receiver): void {

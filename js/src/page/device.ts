@@ -82,8 +82,7 @@ class Page {
 
   #show(report: Report): void {
     if (report.state === "core") {
-      const kinds = report.gpu ? "WebAssembly, WebGPU" : "WebAssembly";
-      element("kernels").textContent = report.loaded ? kinds : "none: the host does not serve core.wasm";
+      element("kernels").textContent = report.gpu ? "WebAssembly, WebGPU" : "WebAssembly";
       return;
     }
     if (report.state === "progress") {

@@ -17,7 +17,7 @@ export interface Order {
 /** What the worker tells the page: what it does, or why it has given up. */
 export type Report =
   | JoinState
-  | { readonly state: "core"; readonly loaded: boolean; readonly gpu: boolean }
+  | { readonly state: "core"; readonly gpu: boolean }
   | { readonly state: "failed"; readonly message: string };
 
 function report(message: Report): void {
@@ -34,10 +34,10 @@ async function load(url: string): Promise<Functions> {
 addEventListener("message", async ({ data }: MessageEvent<Order>) => {
   try {
     const functions = await load(data.functions);
-    const core = await loadWasm().catch(() => undefined); // a host may serve the page without it
-    const gpu = core && (await openWebGpu(core).catch(() => undefined)); // the browser may have none
-    report({ state: "core", loaded: core !== undefined, gpu: gpu !== undefined });
-    await join(data.proxy, { functions, key: data.key, token: data.token, onState: report, ...(core ? { core } : {}) });
+    const core = await loadWasm();
+    const gpu = await openWebGpu(core).catch(() => undefined); // the browser may have none
+    report({ state: "core", gpu: gpu !== undefined });
+    await join(data.proxy, { functions, core, key: data.key, token: data.token, onState: report });
   } catch (error) {
     report({ state: "failed", message: (error as Error).message });
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sessions, in JavaScript alone: with servers of portcall and TVM, and as a server of their clients.
+// Sessions: with servers of portcall and TVM, in JavaScript alone, and as a server of their clients, by the core.
 
 export { Float } from "../values.js";
 export { type ConnectOptions, connect } from "./client/connect.js";
@@ -15,11 +15,11 @@ export {
 } from "./client/remote.js";
 export { Session } from "./client/session.js";
 export { Timing, type TimingOptions } from "./client/timing.js";
+export type { Ending } from "./server/core_endpoint.js";
+export type { Functions, ServedFunction } from "./server/functions.js";
 export { type JoinOptions, type JoinState, join } from "./server/join.js";
 export { type ListenOptions, listen, type Server } from "./server/listen.js";
-export type { ServedFunction } from "./server/local_session.js";
-export type { Ending } from "./server/served_session.js";
-export type { Functions, ServeOptions } from "./server/serving.js";
+export type { ServeOptions } from "./server/serving.js";
 export type { TLSOptions } from "./transport/transport.js";
 export { DescribedObject, Shape } from "./wire/by_value.js";
 export { Pointer } from "./wire/values.js";

@@ -10,11 +10,9 @@ import { fileURLToPath } from "node:url";
 import { setFlagsFromString } from "node:v8";
 import { runInNewContext } from "node:vm";
 import { CoreObject, CoreTensor, load, type Runtime, rpc } from "../../src/index.js";
-import { testClientOfBytes } from "../bytes_suite.js";
 import { ROOT } from "../captures.js";
 import { SERVED } from "../served.js";
 import { ended, PYTHON, start } from "../servers.js";
-import { testServing } from "../serving_suite.js";
 
 const here = (name: string) => fileURLToPath(new URL(`js/test/${name}`, ROOT));
 
@@ -99,6 +97,90 @@ describe("a client in JavaScript", () => {
     await server.close();
   });
 
+  test("gets values of every kind back", async () => {
+    const echo = await session.getFunction("testing.echo");
+    for (const value of [null, true, -5, 2n ** 62n, 1.5, "text ✓", new Uint8Array(3), new Uint8Array(5000)]) {
+      assert.deepEqual(await echo(value), value);
+    }
+  });
+
+  test("gets answers in order, also where functions return promises", async () => {
+    const [add, later] = await Promise.all([session.getFunction("demo.add"), session.getFunction("demo.later")]);
+    const order: number[] = [];
+    await Promise.all([0, 1, 2, 3, 4, 5].map((i) => (i % 2 ? later("x") : add(i, 1)).then(() => order.push(i))));
+    assert.deepEqual(order, [0, 1, 2, 3, 4, 5]);
+    assert.equal(await call("later", "text"), "text, later");
+  });
+
+  test("passes references to functions and objects back", async () => {
+    const add3: rpc.RemoteFunction = await call("adder", 3);
+    assert.deepEqual([await add3(4), await call("apply", add3, 1)], [7, 4]);
+    assert.equal(await call("length", await call("list")), 3);
+  });
+
+  test("sends tensors, whose memory functions change", async () => {
+    const tensor = await session.tensor(new Float32Array([1, 2, 3]));
+    await call("double", tensor.view([2], "float32", 4));
+    assert.deepEqual(await tensor.data(), new Float32Array([1, 4, 6]));
+  });
+
+  test("sees errors by the names of Python's classes", async () => {
+    const kinds: [string, string][] = [
+      ["fail", "ValueError"],
+      ["failLater", "TimeoutError"],
+      ["throwText", "RuntimeError"],
+    ];
+    for (const [name, kind] of kinds) await assert.rejects(call(name, "boom"), { kind, remoteMessage: "boom" });
+    await assert.rejects(call("failOddly", "boom"), { kind: "RuntimeError", remoteMessage: "MyErr: boom" });
+    await assert.rejects(call("symbol"), { kind: "TypeError" });
+    await assert.rejects(call("huge"), { kind: "ValueError" });
+    await assert.rejects(call("hugeLater"), { kind: "ValueError" });
+    assert.equal(await call("add", 1, 2), 3);
+  });
+
+  test("times functions, also those that return promises", async () => {
+    for (const [name, args] of [
+      ["demo.add", [1, 2]],
+      ["demo.later", ["x"]],
+    ] as const) {
+      const timing = await (await session.timeEvaluator(name, { number: 2, repeat: 3 }))(...args);
+      assert.equal(timing.results.length, 3);
+      assert(timing.results.every((seconds) => seconds >= 0));
+    }
+  });
+
+  test("learns that its time is over", async () => {
+    const brief = await listen({ sessionTimeout: 0.2 });
+    const ending = await rpc.connect(brief.address);
+    const never = await ending.getFunction("demo.never");
+    await assert.rejects(never(), { name: "SessionTimeoutError", reason: "expired" });
+    await brief.close();
+  });
+
+  test("sends and gets tensors", async () => {
+    const tensor = await session.tensor(new Float32Array([1, 2, 3]));
+    assert.equal(await call("sum", tensor), 6);
+    const matrix: rpc.RemoteTensor = await call("matrix");
+    assert.deepEqual([matrix.shape, await matrix.data()], [[2, 2], new Int32Array([1, 2, 3, 4])]);
+    await assert.rejects(call("sum", tensor.view([1], "float32", 2)), { kind: "ValueError" });
+  });
+
+  test("sends and fetches files in pieces", async () => {
+    const bytes = new Uint8Array(3_000_001).map((_, i) => i % 251);
+    await session.upload("folder/data.bin", bytes);
+    assert.deepEqual(await session.download("./folder//data.bin"), bytes);
+    assert.deepEqual(await session.listDir(), ["folder"]);
+    assert.deepEqual(await session.listDir("folder"), ["data.bin"]);
+    await session.remove("folder/data.bin");
+    assert.deepEqual(await session.listDir(), []);
+  });
+
+  test("sees errors of functions that it times, and of its own calls", async () => {
+    await assert.rejects(call("length"), { kind: "TypeError" });
+    await assert.rejects((await session.timeEvaluator("demo.fail"))("boom"), { kind: "ValueError" });
+    await assert.rejects(session.timeEvaluator("demo.add", { repeat: -1 }), { kind: "ValueError" });
+  });
+
   test("passes references to objects back", async () => {
     const echo = await session.getFunction("testing.echo");
     assert((await echo(await call("date"))) instanceof rpc.RemoteObject);
@@ -153,6 +235,12 @@ describe("a client in JavaScript", () => {
     await assert.rejects(limited.empty([8 << 20], "int8"), { kind: "MemoryError" });
     (await limited.empty([2 << 20], "int8")).dispose();
     await assert.rejects(limited.upload("f", new Uint8Array(5 << 20)), { kind: "MemoryError" });
+    for (const _ of [1, 2]) {
+      await limited.upload("f", new Uint8Array(3 << 20));
+      await limited.remove("f");
+    }
+    await assert.rejects(limited.upload("../f", new Uint8Array(1)), { kind: "PermissionError" });
+    await assert.rejects(limited.download("none"), { kind: "FileNotFoundError" });
     await limited.upload("k.wasm", readFileSync(join(folder, "kernels.wasm")));
     await using other = await rpc.connect(small.address);
     await other.upload("k.wasm", readFileSync(join(folder, "kernels.wasm")));
@@ -188,6 +276,3 @@ describe("a client in JavaScript", () => {
     await assert.rejects(session.getFunction("portcall.OpenBundle"), { kind: "PermissionError" });
   });
 });
-
-testServing(listen);
-testClientOfBytes(listen);

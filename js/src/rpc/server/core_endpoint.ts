@@ -8,8 +8,14 @@ import { CoreServer } from "../../core/server.js";
 import type { Transport } from "../transport/transport.js";
 import { DescribedObject, decodeValue, encodeValue, isContainer } from "../wire/by_value.js";
 import { asServed } from "./error_text.js";
-import type { ServedFunction, ServedFunctions } from "./local_session.js";
-import { MOST_UNREAD, MOST_UNSENT, ServedSession } from "./served_session.js";
+import type { ServedFunction, ServedFunctions } from "./functions.js";
+
+/** How a session ended: the client closed it or the server did, its time was over, the connection was lost, or the client sent
+ * more than is kept while one of its calls runs. */
+export type Ending = "closed" | "expired" | "lost" | "abandoned";
+
+const MOST_UNREAD = 64 << 20; // bytes of requests that wait after one that takes long
+const MOST_UNSENT = 16 << 20; // bytes of answers that the client has not taken, after which no request is begun
 
 /** The extensions between portcall peers that the core's endpoint has (docs/wire.md, section 8). */
 export const CORE_FEATURES = ["traceback", "values"];
@@ -64,15 +70,24 @@ const OFFERED = [
   "cache_flush_cpu_non_first_arg",
 ];
 
-export class CoreEndpoint extends ServedSession {
+/** @internal Serves one session. */
+export class CoreEndpoint {
+  readonly #transport: Transport;
   readonly #server: CoreServer;
   #waiting: Uint8Array[] = [];
   #waitingBytes = 0;
   #busy = false;
   #lent: CoreTensor[] = [];
+  #resolve!: (ending: Ending) => void;
+  #over = false;
+  /** How the session ended, once it has. */
+  readonly ended = new Promise<Ending>((resolve) => {
+    this.#resolve = resolve;
+  });
+
   /** Offer functions, and what the core has for sessions. The runtime is the session's own. */
   constructor(transport: Transport, runtime: WasmRuntime, functions: ServedFunctions, features: readonly string[]) {
-    super(transport);
+    this.#transport = transport;
     runtime.asThrown = asServed;
     runtime.registerFunc("portcall.rpc.ValueToBytes", toBytes);
     runtime.registerFunc("portcall.rpc.ValueFromBytes", readerOf(runtime));
@@ -83,21 +98,34 @@ export class CoreEndpoint extends ServedSession {
 
   /** Serve until the session ends; `rest` came with the handshake. */
   start(rest: Uint8Array): void {
-    this.transport.receive({ data: (bytes) => this.#take(bytes), closed: () => this.#lost() });
+    this.#transport.receive({ data: (bytes) => this.#take(bytes), closed: () => this.#lost() });
     if (rest.length) this.#take(rest);
   }
 
   #lost(): void {
-    if (!this.over) this.end(this.#server.lost() && !this.#waiting.length ? "closed" : "lost");
+    if (!this.#over) this.#end(this.#server.lost() && !this.#waiting.length ? "closed" : "lost");
   }
 
-  protected override notify(kind: string, message: string): void {
-    this.#server.fail(kind, message);
+  /** End the session, since its time is over, and tell the client, whose call gets an error for its answer. */
+  expire(seconds: number): void {
+    if (this.#over) return;
+    this.#server.fail("RPCSessionTimeoutError", `the session's time of ${seconds} s is over`);
     this.#flush();
+    this.#transport.close();
+    this.#end("expired");
   }
 
-  protected override release(): void {
+  /** End the session without a word. */
+  abort(ending: Ending = "closed"): void {
+    this.#transport.abort();
+    this.#end(ending);
+  }
+
+  #end(ending: Ending): void {
+    if (this.#over) return;
+    this.#over = true;
     this.#waiting = [];
+    this.#resolve(ending);
   }
 
   /** Tensors are lent for the call. */
@@ -112,7 +140,7 @@ export class CoreEndpoint extends ServedSession {
   }
 
   #take(bytes: Uint8Array): void {
-    if (this.over) return;
+    if (this.#over) return;
     this.#waiting.push(bytes);
     this.#waitingBytes += bytes.length;
     if (!this.#busy)
@@ -122,9 +150,9 @@ export class CoreEndpoint extends ServedSession {
 
   async #pump(): Promise<void> {
     this.#busy = true;
-    while (!this.over) {
+    while (!this.#over) {
       const stop = await this.#server.serve();
-      if (this.over) return;
+      if (this.#over) return;
       this.#flush();
       if (stop === "promise") {
         await this.#server.settle();
@@ -132,10 +160,10 @@ export class CoreEndpoint extends ServedSession {
       }
       for (const tensor of this.#lent.splice(0)) tensor.dispose();
       if (stop === "closed") {
-        this.transport.close();
-        return this.end("closed");
+        this.#transport.close();
+        return this.#end("closed");
       }
-      if (this.transport.waiting > MOST_UNSENT) await this.transport.drained();
+      if (this.#transport.waiting > MOST_UNSENT) await this.#transport.drained();
       else if (stop === "bytes" && !this.#feed()) break;
     }
     this.#busy = false;
@@ -153,6 +181,6 @@ export class CoreEndpoint extends ServedSession {
   }
 
   #flush(): void {
-    this.#server.flush((bytes) => this.transport.send(bytes));
+    this.#server.flush((bytes) => this.#transport.send(bytes));
   }
 }

@@ -35,11 +35,6 @@ export function asServed(error: unknown): ServedError {
   return new ServedError("RuntimeError", `${error.name}: ${error.message}`); // no name that the wire has
 }
 
-export function errorText(error: unknown): string {
-  const { name, message } = asServed(error);
-  return `${name}: ${message}`.toWellFormed();
-}
-
 /** Return what was thrown, as text: anything may be. */
 function describe(thrown: unknown): string {
   try {

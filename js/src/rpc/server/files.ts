@@ -3,13 +3,40 @@
 
 import { CoreTensor } from "../../core/objects.js";
 import { bytesOf } from "../../dtype.js";
-import { Tensor } from "../../tensor.js";
 import { encodeText } from "../../text.js";
 import { toHex } from "../wire/handshake.js";
 import { ServedError } from "./error_text.js";
-import type { MemoryBudget, ServedFunction } from "./local_session.js";
+import type { ServedFunction } from "./functions.js";
 
 const MOST_FILES = 10_000;
+
+/** Bytes that a session may use, for memory and files. */
+export class MemoryBudget {
+  #files = 0;
+  readonly #limit: number;
+  readonly #memory: () => number;
+
+  /** `memory` says how many bytes the session has beside its files. */
+  constructor(limit: number, memory: () => number) {
+    this.#limit = limit;
+    this.#memory = memory;
+  }
+
+  /** Count bytes of files.
+   * @throws ServedError They are over the limit. */
+  take(nbytes: number): void {
+    const used = this.#files + this.#memory();
+    if (used + nbytes > this.#limit) {
+      const text = `the session has ${used} bytes; ${nbytes} more are over the limit of ${this.#limit} bytes`;
+      throw new ServedError("MemoryError", text);
+    }
+    this.#files += nbytes;
+  }
+
+  give(nbytes: number): void {
+    this.#files -= nbytes;
+  }
+}
 
 export class Files {
   readonly #budget: MemoryBudget;
@@ -70,7 +97,7 @@ export class Files {
   }
 
   fill(path: unknown, offset: unknown, target: unknown): number {
-    if (!isTensor(target)) throw new TypeError("what to fill is a tensor");
+    if (!(target instanceof CoreTensor)) throw new TypeError("what to fill is a tensor");
     const bytes = bytesOf(target.data);
     const part = this.read(path, offset, bytes.length);
     bytes.set(part);
@@ -114,13 +141,9 @@ function normalized(path: unknown): string {
   return steps.join("/");
 }
 
-function isTensor(value: unknown): value is Tensor | CoreTensor {
-  return value instanceof Tensor || value instanceof CoreTensor;
-}
-
 function contentOf(data: unknown): Uint8Array {
   if (data instanceof Uint8Array) return data;
-  if (isTensor(data)) return bytesOf(data.data);
+  if (data instanceof CoreTensor) return bytesOf(data.data);
   if (typeof data === "string") return encodeText(data); // which is what some clients make of bytes
   throw new TypeError("the contents of a file are bytes or a tensor");
 }

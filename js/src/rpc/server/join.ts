@@ -16,15 +16,15 @@ import {
   parseGreeting,
   timeoutOf,
 } from "../wire/handshake.js";
-import { CORE_FEATURES } from "./core_endpoint.js";
-import type { Ending } from "./served_session.js";
+import { CORE_FEATURES, type Ending } from "./core_endpoint.js";
 import {
   commonFeatures,
   exchangeProofs,
   type ServeOptions,
-  type Settings,
+  type Service,
   serveSession,
   settingsOf,
+  withCore,
 } from "./serving.js";
 
 /** What a server at a proxy does. */
@@ -51,17 +51,19 @@ const PROGRESS_PAUSE = 250; // milliseconds
 
 /** Serve functions of this process through a proxy of portcall or TVM, one session after the other, until the signal.
  * Connections that fail are tried again after growing pauses.
- * @param address of the proxy: `ws://lab:9190/ws`, or `lab:9190` in Node. */
+ * @param address of the proxy: `ws://lab:9190/ws`, or `lab:9190` in Node.
+ * @throws ModuleLoadError The core is not there. */
 export async function join(address: string, options: JoinOptions): Promise<void> {
   const target = parseAddress(address);
   const settings = settingsOf(options, ["signal", "onState"]);
   checkCallback(options.onState, "onState");
   const signal = checkSignal(options.signal, "signal") ?? new AbortController().signal;
+  const service = await withCore(settings);
   const tell = options.onState ?? (() => {});
   let pause = FIRST_PAUSE;
   while (!signal.aborted) {
     try {
-      if (await serveOnce(target, settings, signal, tell)) pause = FIRST_PAUSE;
+      if (await serveOnce(target, service, signal, tell)) pause = FIRST_PAUSE;
     } catch (error) {
       if (signal.aborted) break;
       tell({ state: "pausing", seconds: pause, error: error as Error });
@@ -74,7 +76,7 @@ export async function join(address: string, options: JoinOptions): Promise<void>
 /** Wait for a client and serve it; false when none came in the proxy's time. */
 async function serveOnce(
   target: Address,
-  settings: Settings,
+  service: Service,
   signal: AbortSignal,
   tell: (state: JoinState) => void,
 ): Promise<boolean> {
@@ -84,7 +86,7 @@ async function serveOnce(
   signal.addEventListener("abort", abort);
   try {
     signal.throwIfAborted();
-    const ours = greeting("server", settings.key, wordsFor(settings));
+    const ours = greeting("server", service.key, wordsFor(service));
     const stream = new HandshakeStream(transport);
     transport.send(ours);
     const begin = performance.now();
@@ -98,13 +100,13 @@ async function serveOnce(
         { peer: transport.peer, reason: "not-a-proxy" },
       );
     }
-    checkAccepted(message.code, settings.key);
+    checkAccepted(message.code, service.key);
     const hello = parseGreeting(message.text, "client");
-    const features = commonFeatures(settings, hello);
-    if (settings.token && !(await prove(transport, stream, settings, [message.bytes, ours], features))) return true;
+    const features = commonFeatures(hello);
+    if (service.token && !(await prove(transport, stream, service, [message.bytes, ours], features))) return true;
     tell({ state: "serving", client: hello.key });
     const counted = counting(transport, (received, sent) => tell({ state: "progress", received, sent }));
-    const ending = await serveSession(counted.transport, settings, readable(hello), stream.rest, features);
+    const ending = await serveSession(counted.transport, service, readable(hello), stream.rest, features);
     counted.stop();
     tell({ state: "ended", client: hello.key, ending });
     return true;
@@ -115,10 +117,10 @@ async function serveOnce(
 }
 
 /** What the server says before it knows its client: a session uses those of its features that the client has, too. */
-function wordsFor(settings: Settings): [string, string][] {
+function wordsFor(service: Service): [string, string][] {
   const version: [string, string] = ["portcall", EXTENSION_VERSION];
-  if (settings.token) return [version, ["auth", "token"], ["nonce", newNonce()]];
-  return settings.core ? [version, ["features", CORE_FEATURES.join(",")]] : [];
+  if (service.token) return [version, ["auth", "token"], ["nonce", newNonce()]];
+  return [version, ["features", CORE_FEATURES.join(",")]];
 }
 
 /** A transport that tells how many bytes it has moved, a few times a second. */
@@ -177,14 +179,14 @@ function readable(hello: Greeting): Greeting {
 async function prove(
   transport: Transport,
   stream: HandshakeStream,
-  settings: Settings,
+  service: Service,
   transcript: Uint8Array[],
   features: readonly string[],
 ): Promise<boolean> {
-  const proven = await exchangeProofs(stream, settings.token, transcript);
+  const proven = await exchangeProofs(stream, service.token, transcript);
   const words: [string, string][] = [["portcall", EXTENSION_VERSION]];
   if (features.length) words.push(["features", features.join(",")]);
-  if (proven) transport.send(greeting("server", settings.key, [...words, proven]));
+  if (proven) transport.send(greeting("server", service.key, [...words, proven]));
   return proven !== undefined;
 }
 

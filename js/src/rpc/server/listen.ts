@@ -17,14 +17,15 @@ import {
   sameBytes,
   timeoutOf,
 } from "../wire/handshake.js";
-import type { Ending } from "./served_session.js";
+import type { Ending } from "./core_endpoint.js";
 import {
   commonFeatures,
   exchangeProofs,
   type ServeOptions,
-  type Settings,
+  type Service,
   serveSession,
   settingsOf,
+  withCore,
 } from "./serving.js";
 
 export interface ListenOptions extends ServeOptions {
@@ -60,7 +61,8 @@ export class Server {
 
 /** Serve functions of this process to clients of portcall and TVM. Every session shares this process: a function that never
  * returns stops all of them.
- * @throws PortcallError The address is taken, is for other machines and there is no token, or this is a page. */
+ * @throws PortcallError The address is taken, is for other machines and there is no token, or this is a page.
+ * @throws ModuleLoadError The core is not there. */
 export async function listen(options: ListenOptions): Promise<Server> {
   const settings = settingsOf(options, ["address", "insecure", "onSession"]);
   checkCallback(options.onSession, "onSession");
@@ -74,7 +76,7 @@ export async function listen(options: ListenOptions): Promise<Server> {
   if (!isNode()) throw new PortcallError("a page cannot listen: join() a proxy, through which clients reach it");
   const { openListener } = await import("../transport/tcp.js");
   const running = new Set<() => void>();
-  const door = new Door(settings);
+  const door = new Door(await withCore(settings));
   const listener = await openListener(address, MOST_CONNECTIONS, (transport) => {
     const { peer } = transport;
     let abort = () => transport.abort();
@@ -119,12 +121,12 @@ interface Credential {
 
 /** Lets clients in. */
 class Door {
-  readonly #settings: Settings;
+  readonly #service: Service;
   readonly #ended = new Map<string, { readonly secret: string; readonly how: Ending }>(); // by session
   #last = 0;
 
-  constructor(settings: Settings) {
-    this.#settings = settings;
+  constructor(service: Service) {
+    this.#service = service;
   }
 
   /** Shake hands and serve; undefined for a client that was not let in. */
@@ -152,8 +154,8 @@ class Door {
       transport.abort();
       return undefined;
     }
-    const features = commonFeatures(this.#settings, hello);
-    const ending = await serveSession(transport, this.#settings, hello, stream.rest, features, begun);
+    const features = commonFeatures(hello);
+    const ending = await serveSession(transport, this.#service, hello, stream.rest, features, begun);
     this.#ended.set(session.id, { secret: session.secret, how: ending });
     if (this.#ended.size > MOST_ENDINGS) this.#ended.delete(this.#ended.keys().next().value!);
     return ending;
@@ -167,7 +169,7 @@ class Door {
     const known = this.#ended.get(id);
     const ended = known && sameBytes(encodeText(known.secret), encodeText(secret)) ? known.how : "unknown";
     transport.send(
-      greeting("server", this.#settings.key, [
+      greeting("server", this.#service.key, [
         ["portcall", EXTENSION_VERSION],
         ["ended", ended],
       ]),
@@ -184,7 +186,7 @@ class Door {
     hello: Greeting,
     bytes: Uint8Array,
   ): Promise<Credential | undefined> {
-    const { key, token } = this.#settings;
+    const { key, token } = this.#service;
     timeoutOf(hello);
     if (hello.key !== key) throw new Error("the client asked for another key");
     const words: [string, string][] = [];
@@ -200,7 +202,7 @@ class Door {
     this.#last += 1;
     const session = { id: String(this.#last), secret: newNonce() };
     if (words.length) words.push(["session", session.id], ["secret", session.secret]);
-    const features = commonFeatures(this.#settings, hello);
+    const features = commonFeatures(hello);
     if (features.length) words.push(["features", features.join(",")]);
     transport.send(greeting("server", key, words));
     return session;

@@ -4,7 +4,7 @@
 import type { Runtime } from "../../core/interface.js";
 import { ServedError } from "./error_text.js";
 import type { Files } from "./files.js";
-import type { ServedFunction } from "./local_session.js";
+import type { ServedFunction } from "./functions.js";
 
 /** The functions by their names. Each library is loaded into the core, the session's own. */
 export function moduleFunctions(core: Runtime, files: Files): [string, ServedFunction][] {

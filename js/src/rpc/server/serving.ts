@@ -3,8 +3,9 @@
 
 import { checkObject, checkOptions, got } from "../../check.js";
 import type { Runtime } from "../../core/interface.js";
-import { WasmRuntime } from "../../core/runtime.js";
+import { loadWasm, WasmRuntime } from "../../core/runtime.js";
 import { shareWebGpu } from "../../core/webgpu.js";
+import { ModuleLoadError } from "../../errors.js";
 import type { HandshakeStream } from "../transport/handshake_stream.js";
 import type { Transport } from "../transport/transport.js";
 import {
@@ -18,23 +19,17 @@ import {
   toHex,
   tokenOf,
 } from "../wire/handshake.js";
-import { CORE_FEATURES, CoreEndpoint } from "./core_endpoint.js";
-import { Endpoint } from "./endpoint.js";
-import { ServedError } from "./error_text.js";
-import { Files } from "./files.js";
-import { LocalSession, MemoryBudget, type ServedFunction } from "./local_session.js";
+import { CORE_FEATURES, CoreEndpoint, type Ending } from "./core_endpoint.js";
+import { Files, MemoryBudget } from "./files.js";
+import { entriesOf, type Functions, type ServedFunction } from "./functions.js";
 import { moduleFunctions } from "./modules.js";
-import type { Ending } from "./served_session.js";
 import { timeEvaluators } from "./time_evaluator.js";
-
-/** Functions by name, such as `{ "demo.add": (a, b) => a + b }`. */
-export type Functions = Readonly<Record<string, ServedFunction>> | ReadonlyMap<string, ServedFunction>;
 
 export interface ServeOptions {
   /** What clients may call, looked up when a session opens. */
   functions: Functions;
-  /** The core, from `load()`: with it clients send libraries of kernels and bundles (.wasm) and call them. Each session has
-   * a runtime of its own. */
+  /** The core that serves sessions, from `load({ backend: "wasm" })` or `load(URL)`; that of the package unless given. Each
+   * session has a runtime of its own. */
   core?: Runtime | undefined;
   /** The key that clients give. */
   key?: string | undefined;
@@ -42,7 +37,7 @@ export interface ServeOptions {
   token?: string | undefined;
   /** Seconds that a session may last; 0 for no limit. A client may ask for less. */
   sessionTimeout?: number | undefined;
-  /** Bytes of memory and files that a session may use; 1 GiB unless given. */
+  /** Bytes of memory and files that a session may use beside the core, which has 4 MiB; 1 GiB unless given. */
   memoryLimit?: number | undefined;
 }
 
@@ -51,7 +46,7 @@ const OPTIONS = ["functions", "core", "key", "token", "sessionTimeout", "memoryL
 /** @internal What a server was asked for, checked. */
 export interface Settings {
   readonly functions: Functions;
-  readonly core: WasmRuntime | undefined;
+  readonly core: WasmRuntime | undefined; // that of the package unless given
   readonly key: string;
   readonly token: string;
   readonly sessionTimeout: number;
@@ -81,8 +76,25 @@ export function settingsOf<T extends ServeOptions>(options: T, more: readonly (k
   };
 }
 
-function entriesOf(functions: Functions): Iterable<readonly [string, ServedFunction]> {
-  return functions instanceof Map ? functions.entries() : Object.entries(functions);
+let packaged: Promise<WasmRuntime> | undefined;
+
+/** @internal What a server was asked for, with the core that serves its sessions. */
+export type Service = Settings & { readonly core: WasmRuntime };
+
+/** @internal Load the core of the package, unless one was given: once for all servers.
+ * @throws ModuleLoadError It is not there. */
+export async function withCore(settings: Settings): Promise<Service> {
+  if (settings.core) return { ...settings, core: settings.core };
+  packaged ??= loadWasm();
+  try {
+    return { ...settings, core: await packaged };
+  } catch (error) {
+    packaged = undefined; // the next server looks again
+    const { message } = error as Error;
+    throw new ModuleLoadError(`a server needs the core: ${message}; or give it as { core: await load(URL) }`, {
+      cause: error,
+    });
+  }
 }
 
 /** Read a client's proof that it knows the token; return the server's proof as a handshake's option, undefined for a wrong
@@ -97,32 +109,24 @@ export async function exchangeProofs(
   return ["proof", toHex(await proof(token, "server", transcript))];
 }
 
-/** What every server offers for tests of a connection, as those of TVM and portcall do. */
-const TESTING: [string, ServedFunction][] = [
-  ["testing.nop", () => undefined],
-  ["testing.echo", (value) => value],
-];
-
 /** @internal The extensions that a session may use: those that both sides have. */
-export function commonFeatures(settings: Settings, hello: Greeting): string[] {
+export function commonFeatures(hello: Greeting): string[] {
   const theirs = hello.options.get("features")?.split(",") ?? [];
-  return settings.core ? CORE_FEATURES.filter((name) => theirs.includes(name)) : [];
+  return CORE_FEATURES.filter((name) => theirs.includes(name));
 }
 
 /** @internal Serve a session on a connection whose handshake is done, and return how it ended; `rest` came after the handshake.
  * `begun` is given what ends the session at once; the handshake has told the client the `features`. */
 export async function serveSession(
   transport: Transport,
-  settings: Settings,
+  service: Service,
   hello: Greeting,
   rest: Uint8Array,
   features: readonly string[] = [],
   begun: (abort: () => void) => void = () => {},
 ): Promise<Ending> {
-  const endpoint = settings.core
-    ? coreEndpoint(transport, settings, settings.core, features)
-    : scriptEndpoint(transport, settings);
-  const limits = [timeoutOf(hello), settings.sessionTimeout].filter(Boolean);
+  const endpoint = endpointFor(transport, service, features);
+  const limits = [timeoutOf(hello), service.sessionTimeout].filter(Boolean);
   const limit = limits.length ? Math.min(...limits) : 0;
   const timer = limit ? setTimeout(() => endpoint.expire(limit), limit * 1000) : undefined;
   begun(() => endpoint.abort());
@@ -134,21 +138,17 @@ export async function serveSession(
   }
 }
 
-/** Serve by the core, which has the functions for tests of a connection. */
-function coreEndpoint(
-  transport: Transport,
-  settings: Settings,
-  core: WasmRuntime,
-  features: readonly string[],
-): CoreEndpoint {
-  const runtime = core.another(settings.memoryLimit);
+/** Make an endpoint in a runtime of its own, with what sessions find beside the functions of the core. */
+function endpointFor(transport: Transport, service: Service, features: readonly string[]): CoreEndpoint {
+  const { core, memoryLimit } = service;
+  const runtime = core.another(memoryLimit);
   const own = runtime.memorySize;
-  const gpu = shareWebGpu(core, runtime, settings.memoryLimit);
-  const files = new Files(new MemoryBudget(settings.memoryLimit, () => runtime.memorySize - own + (gpu?.used ?? 0)));
+  const gpu = shareWebGpu(core, runtime, memoryLimit);
+  const files = new Files(new MemoryBudget(memoryLimit, () => runtime.memorySize - own + (gpu?.used ?? 0)));
   const functions = new Map([
     ...files.functions(),
     ...moduleFunctions(runtime, files),
-    ...entriesOf(settings.functions),
+    ...entriesOf(service.functions),
   ]);
   const script = timeEvaluators(functions);
   const compiled: ServedFunction = runtime.getGlobalFunc("runtime.RPCTimeEvaluator");
@@ -159,23 +159,4 @@ function coreEndpoint(
   const endpoint = new CoreEndpoint(transport, runtime, functions, features);
   endpoint.ended.then(() => gpu?.close());
   return endpoint;
-}
-
-function refuseLibrary(): never {
-  throw new ServedError(
-    "RuntimeError",
-    'this server has no core to load libraries into: give rpc.listen or rpc.join { core: await load({ backend: "wasm" }) }',
-  );
-}
-
-function scriptEndpoint(transport: Transport, settings: Settings): Endpoint {
-  const budget = new MemoryBudget(settings.memoryLimit);
-  const functions = new Map([
-    ...TESTING,
-    ["tvm.rpc.server.load_module", refuseLibrary],
-    ...new Files(budget).functions(),
-    ...entriesOf(settings.functions),
-  ]);
-  if (!functions.has("runtime.RPCTimeEvaluator")) functions.set("runtime.RPCTimeEvaluator", timeEvaluators(functions));
-  return new Endpoint(transport, new LocalSession(functions, budget));
 }

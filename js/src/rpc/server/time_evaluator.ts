@@ -2,7 +2,7 @@
 // Times functions of this process: `runtime.RPCTimeEvaluator`, with the rules of the core's.
 
 import { ServedError } from "./error_text.js";
-import type { ServedFunction } from "./local_session.js";
+import type { ServedFunction } from "./functions.js";
 
 const GROWTH = 1.618; // of the number of calls, at least, while a measurement is too short
 const MOST = 1_000_000; // measurements

@@ -87,11 +87,6 @@ export class FrameReader {
     this.#maxFrame = maxFrame;
   }
 
-  /** Whether no frame has begun. */
-  get atBoundary(): boolean {
-    return this.#headSize === 0 && this.#size < 0;
-  }
-
   /** Take bytes.
    * @throws RemoteProtocolError They cannot be frames; the next frame cannot be found any more. */
   feed(chunk: Uint8Array): void {

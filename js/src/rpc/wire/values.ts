@@ -60,8 +60,8 @@ export type PlainValue =
 /** What a sequence holds. */
 export type WireValue = PlainValue | Handle | WireTensor | ByValue;
 
-/** Text and bytes have several forms on the wire; which one is written depends on where. */
-export type Form = "request" | "init" | "reply";
+/** Text has two forms on the wire; which one is written depends on where. */
+export type Form = "request" | "init";
 
 export function writeTensor(writer: Writer, tensor: WireTensor): void {
   writer.i64(tensor.data);
@@ -121,18 +121,14 @@ export function writeValue(writer: Writer, value: WireValue, form: Form): void {
       writer.i32(TypeIndex.Int);
       return writer.i64(value);
     case "object":
-      return writeObject(writer, value, form);
+      return writeObject(writer, value);
   }
   throw new TypeError(`a ${typeof value} cannot be sent`);
 }
 
-function writeObject(writer: Writer, value: object | null, form: Form): void {
+function writeObject(writer: Writer, value: object | null): void {
   if (value === null) return writer.i32(TypeIndex.None);
-  if (value instanceof Uint8Array) {
-    if (form !== "reply") return writeWrapped(writer, TypeIndex.SmallBytes, TypeIndex.Bytes, value);
-    writer.i32(TypeIndex.RawBytes);
-    return writer.counted(value);
-  }
+  if (value instanceof Uint8Array) return writeWrapped(writer, TypeIndex.SmallBytes, TypeIndex.Bytes, value);
   if (value instanceof WireTensor) {
     writer.i32(TypeIndex.TensorView);
     return writeTensor(writer, value);
@@ -241,27 +237,4 @@ export function readSequence(reader: Reader): WireValue[] {
   const values: WireValue[] = [];
   for (let i = 0; i < count; ++i) values.push(readValue(reader));
   return values;
-}
-
-/** The index that announces a result in an answer to a call. */
-export function announcedIndex(value: WireValue): number {
-  switch (typeof value) {
-    case "number":
-      return isInteger(value) ? TypeIndex.Int : TypeIndex.Float;
-    case "bigint":
-      return TypeIndex.Int;
-    case "boolean":
-      return TypeIndex.Bool;
-    case "undefined":
-      return TypeIndex.None;
-    case "string":
-      return encodeText(value).length <= SMALL ? TypeIndex.SmallText : TypeIndex.Text;
-  }
-  if (value === null) return TypeIndex.None;
-  if (value instanceof Uint8Array) return value.length <= SMALL ? TypeIndex.SmallBytes : TypeIndex.Bytes;
-  if (value instanceof Float) return TypeIndex.Float;
-  if (value instanceof DataType) return TypeIndex.DataType;
-  if (value instanceof Device) return TypeIndex.Device;
-  if (value instanceof Pointer) return TypeIndex.Pointer;
-  throw new TypeError("a result of this kind has no index of its own");
 }
