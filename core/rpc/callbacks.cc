@@ -6,6 +6,7 @@
 
 #include "portcall/container.h"
 #include "rpc/remote_session.h"
+#include "rpc/running_callback.h"
 
 namespace portcall::rpc {
 namespace {

@@ -50,12 +50,12 @@ RemoteFunction* RemoteFunctionOf(const PackedFunc& func) {
 }
 
 // While it lives, requests of this thread to a session are posted; for null, all are answered.
-class Posting {
+class PipelineScope {
  public:
-  explicit Posting(const Session* session) : before_(std::exchange(pipelined_session, session)) {}
-  Posting(const Posting&) = delete;
-  Posting& operator=(const Posting&) = delete;
-  ~Posting() { pipelined_session = before_; }
+  explicit PipelineScope(const Session* session) : before_(std::exchange(pipelined_session, session)) {}
+  PipelineScope(const PipelineScope&) = delete;
+  PipelineScope& operator=(const PipelineScope&) = delete;
+  ~PipelineScope() { pipelined_session = before_; }
 
  private:
   const Session* before_;
@@ -69,7 +69,7 @@ class RpcModule : public ModuleNode {
   const HandlePtr& handle() const { return handle_; }
 
   PackedFunc GetFunction(const std::string& name, const Module& self) override {
-    Posting none(nullptr);
+    PipelineScope none(nullptr);
     const SessionPtr& session = handle_->session();
     if (handle_->value()) {
       PackedFunc found = ServerFunction("tvm.rpc.server.ModuleGetFunction")(self, name, true);
@@ -80,12 +80,12 @@ class RpcModule : public ModuleNode {
   }
   std::string GetSource(const std::string& format) override {
     if (handle_->value() == 0) return ModuleNode::GetSource(format);
-    Posting none(nullptr);
+    PipelineScope none(nullptr);
     Bytes source = ServerFunction("portcall.rpc.ModuleGetSource")(AsModule(), format);
     return std::string(source.view());
   }
   std::vector<std::string> FunctionNames() override {  // empty, too, where the server cannot say
-    Posting none(nullptr);
+    PipelineScope none(nullptr);
     std::vector<std::string> names;
     PackedFunc list = handle_->value() ? FindServerFunction("portcall.rpc.ModuleFunctionNames") : PackedFunc();
     if (!list.defined()) return names;
@@ -96,12 +96,12 @@ class RpcModule : public ModuleNode {
     return names;
   }
   bool Import(const Module& other) override {
-    Posting none(nullptr);
+    PipelineScope none(nullptr);
     ServerFunction("tvm.rpc.server.ImportModule")(AsModule(), other);
     return true;
   }
   PackedFunc TimeEvaluator(const std::vector<Any>& arguments) override {
-    Posting none(nullptr);
+    PipelineScope none(nullptr);
     std::vector<Any> all = arguments;
     all.insert(all.begin(), handle_->value() ? Any(AsModule()) : Any(nullptr));
     Any result = ServerFunction("runtime.RPCTimeEvaluator")
@@ -140,7 +140,7 @@ void RemoteFunction::CheckWritable(const TVMFFIAny& arg, int position) {
   constexpr uint64_t kKinds = DLPACK_FLAG_BITMASK_READ_ONLY | PORTCALL_TENSOR_MARKED;
   if ((PortcallTensorGetFlags(arg.v_obj) & kKinds) != DLPACK_FLAG_BITMASK_READ_ONLY || compiled == 0) return;
   if (compiled < 0) {
-    Posting none(nullptr);
+    PipelineScope none(nullptr);
     uint64_t ask = handle->session()->GetFunction("portcall.rpc.ModuleFunctionIsCompiled");  // other servers have none
     PackedFunc func = ask ? MakeFunction(std::make_shared<OwnedHandle>(handle->session(), ask), "") : PackedFunc();
     compiled = func.defined() && func(MakeFunction(handle, name)).cast<bool>() ? 1 : 0;
@@ -524,7 +524,7 @@ void Outgoing::AddLocal(const TVMFFIAny& cell, const DLTensor& tensor) {
     sent.stage = Tensor::Empty(sent.remote.shape, tensor.dtype);
     sent.stage.CopyFrom(tensor);
   }
-  Posting posting(session_.get());  // the call tells what went wrong
+  PipelineScope posting(session_.get());  // the call tells what went wrong
   sent.remote.data = session_->Alloc(sent.remote, std::nullopt);
   owners_[sent.remote.data] = std::make_shared<OwnedMemory>(session_, sent.remote.device, sent.remote.data);
   session_->CopyTo(sent.remote, sent.data(), NumBytes(tensor));
@@ -535,7 +535,7 @@ void Outgoing::AddLocal(const TVMFFIAny& cell, const DLTensor& tensor) {
 // Calls a function for the server.
 std::shared_ptr<void> RunCallback(const SessionPtr& session, const PackedFunc& func, std::vector<CallResult>* args,
                                   const std::function<void(const Sequence&)>& answer) {
-  Posting none(nullptr);
+  PipelineScope none(nullptr);
   if (auto kept = Callbacks::PassOn(func, *session, *args, answer)) return kept;
   std::vector<Any> values;
   for (CallResult& arg : *args) values.push_back(Incoming(session, &arg));

@@ -20,7 +20,7 @@ class RemoteSessionImpl : public RemoteSession, public std::enable_shared_from_t
  public:
   RemoteSessionImpl(std::unique_ptr<Channel> channel, RemoteOptions options)
       : options_(std::move(options)), requests_(std::make_shared<Requests>(std::move(channel), options_)) {}
-  ~RemoteSessionImpl() override { requests_->Leave(); }
+  ~RemoteSessionImpl() override { requests_->Release(); }
 
   void InitServer(const std::vector<Any>& constructor_args) override {
     requests_->Do(Code::kInitServer, [&](Writer& out) {
@@ -55,7 +55,7 @@ class RemoteSessionImpl : public RemoteSession, public std::enable_shared_from_t
       if (call->self.use_count() > 1) return;  // else nobody waits for it any more
       requests->FreeLater(Code::kFreeHandle, {}, call->result.handle ? call->result.handle : HandleIn(call->result));
     };
-    requests_->Post(call, [&](Writer& out) {
+    requests_->Send(call, [&](Writer& out) {
       out.Put<uint64_t>(function);
       out.Values(args, Form::kRequest);
     });
@@ -124,7 +124,7 @@ class RemoteSessionImpl : public RemoteSession, public std::enable_shared_from_t
         out.Tensor(block);
         out.Text({static_cast<const char*>(from) + offset, static_cast<size_t>(size)});
       };
-      posting() ? requests_->PostSilent(Code::kCopyToRemote, 0, write) : requests_->Do(Code::kCopyToRemote, write);
+      posting() ? requests_->Post(Code::kCopyToRemote, 0, write) : requests_->Do(Code::kCopyToRemote, write);
     });
   }
   void CopyFrom(const WireTensor& from, void* to, uint64_t nbytes) override {
@@ -145,7 +145,7 @@ class RemoteSessionImpl : public RemoteSession, public std::enable_shared_from_t
     args.push_back(WireValue::Tensor(to));
     args.push_back(WireValue::Pointer(stream));
     if (!posting()) return SysCall(Code::kCopyAmongRemote, args);
-    requests_->PostSilent(Code::kCopyAmongRemote, 0, [&](Writer& out) { out.Values(args, Form::kRequest); });
+    requests_->Post(Code::kCopyAmongRemote, 0, [&](Writer& out) { out.Values(args, Form::kRequest); });
   }
   void* Address(const WireTensor&, uint64_t, Access, Any*) override { return nullptr; }
 
@@ -169,7 +169,7 @@ class RemoteSessionImpl : public RemoteSession, public std::enable_shared_from_t
 
   void Close() override {
     requests_->Close();
-    if (requests_->IsOurs()) requests_->Dismiss();
+    if (requests_->IsOurs()) requests_->callbacks().TakeBackAll();
   }
   bool closed() const override { return requests_->closed(); }
 
@@ -184,16 +184,17 @@ class RemoteSessionImpl : public RemoteSession, public std::enable_shared_from_t
   bool calls_back() const override { return requests_->calls_back(); }
   uint64_t Lend(const Any& function) override {
     if (!calls_back()) ThrowNoFunctions();
-    return requests_->Lend(function.cast<PackedFunc>());
+    return requests_->callbacks().Lend(function.cast<PackedFunc>());
   }
-  void TakeBack(uint64_t function) override { requests_->TakeBack(function); }
+  void TakeBack(uint64_t function) override { requests_->callbacks().TakeBack(function); }
   void RunCallbacksBy(CallbackRunner runner) {
-    requests_->set_run([self = weak_from_this(), runner](const PackedFunc& func, const std::string& body, Writer* out) {
-      std::shared_ptr<RemoteSessionImpl> session = self.lock();
-      PORTCALL_CHECK(session && runner, SessionClosedError) << "the session is closed";
-      std::vector<CallResult> args = session->CallbackArguments(body);
-      return runner(session, func, &args, [&](const Sequence& values) { out->Values(values, Form::kRequest); });
-    });
+    requests_->callbacks().set_run(
+        [self = weak_from_this(), runner](const PackedFunc& func, const std::string& body, Writer* out) {
+          std::shared_ptr<RemoteSessionImpl> session = self.lock();
+          PORTCALL_CHECK(session && runner, SessionClosedError) << "the session is closed";
+          std::vector<CallResult> args = session->CallbackArguments(body);
+          return runner(session, func, &args, [&](const Sequence& values) { out->Values(values, Form::kRequest); });
+        });
   }
   bool by_value() const override { return by_value_; }
   void set_output(PackedFunc output) override { requests_->set_output(std::move(output)); }
@@ -263,7 +264,7 @@ class RemoteSessionImpl : public RemoteSession, public std::enable_shared_from_t
 
   uint64_t Post(Code code, const WriteBody& write) {
     uint64_t target = next_chosen_++;
-    requests_->PostSilent(code, target, write);
+    requests_->Post(code, target, write);
     return target;
   }
 

@@ -57,20 +57,6 @@ class RemoteSession : public Session {
 // The session of this thread's pipeline; null: none. While it is null, requests are answered.
 extern thread_local const Session* pipelined_session;
 
-bool InCallback();  // whether this thread runs one
-
-// While it lives, what this thread frees belongs to no callback, if `on`.
-class FreeingOutside {
- public:
-  explicit FreeingOutside(bool on);
-  FreeingOutside(const FreeingOutside&) = delete;
-  FreeingOutside& operator=(const FreeingOutside&) = delete;
-  ~FreeingOutside();
-
- private:
-  uint64_t callback_;
-};
-
 // What runs a function for the server: takes the arguments, calls it, and writes its result by the last one. What it
 // returns lives until the result is on its way.
 using CallbackRunner = std::shared_ptr<void> (*)(const std::shared_ptr<Session>&, const PackedFunc&,

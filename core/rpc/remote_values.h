@@ -10,6 +10,7 @@
 
 #include "portcall/tensor.h"
 #include "rpc/remote_session.h"
+#include "rpc/running_callback.h"
 
 namespace portcall::rpc {
 

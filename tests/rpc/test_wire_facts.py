@@ -112,5 +112,5 @@ def test_wire_facts_last_messages_agree() -> None:
     prefix = "RPCSessionTimeoutError: "
     ending = _endings.last_message(_endings.Ending("expired"), "TVM", 5)
     assert prefix.encode() in ending
-    assert f'"{prefix}"' in (ROOT / "core/rpc/requests.cc").read_text()
+    assert f'"{prefix}"' in (ROOT / "core/rpc/client_connection.cc").read_text()
     assert f"`{prefix}`" in PAGE
