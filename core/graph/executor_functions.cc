@@ -300,5 +300,11 @@ std::vector<Device> DevicesOf(Args args, int first) {
                            lookup ? args[2].cast<PackedFunc>() : PackedFunc());
     });
 
+// Throws GraphError, which says where, for bytes that are no plan: other readers of plans have no rules.
+[[maybe_unused]] const Registry check_plan =
+    Registry::Register("portcall.graph.check_plan", true).set_body_typed([](const Bytes& plan) {
+      DecodePlan(plan.view());
+    });
+
 }  // namespace
 }  // namespace portcall::graph

@@ -44,7 +44,8 @@ PORTCALL_REGISTER_GLOBAL("portcall.LoadPlugin").set_body_typed(LoadPlugin);
 // Functions of libportcall_graph. The first call opens it, and its functions take the places of these. Where the executor is
 // linked with the core, its functions may be there already.
 [[maybe_unused]] const bool graph_is_known = [] {
-  for (const char* name : {"portcall.graph.create", "portcall.graph.create_factory", "portcall.OpenBundle"}) {
+  for (const char* name :
+       {"portcall.graph.create", "portcall.graph.create_factory", "portcall.graph.check_plan", "portcall.OpenBundle"}) {
     if (Registry::Get(name).defined()) continue;
     Registry::Register(name).set_body([name](Args args, RetValue* rv) {
       LoadPlugin("graph");

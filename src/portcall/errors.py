@@ -207,7 +207,8 @@ class GraphError(PortcallError, ValueError):
     """A graph, or a plan made of one, is invalid.
 
     Attributes:
-        path: the place in the file, such as ``nodes[3].inputs[0]``; empty when the error is about all of it.
+        path: the place in the JSON of a graph, such as ``nodes[3].inputs[0]``; empty when the error is about all of it,
+            or about a plan, whose place is in the message.
         node: the name of the node concerned; empty when there is none.
     """
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the core's own readers say of bytes, for the tests that compare them with Python's. Compiled with -I core.
-#include "graph/plan.cc"          // NOLINT
 #include "loader/elf_file.cc"     // NOLINT
 #include "loader/mapped_file.cc"  // NOLINT
 #include "portcall/portcall.h"
@@ -9,16 +8,6 @@ namespace {
 
 using portcall::Any;
 using portcall::Array;
-
-// "" for a plan, else why it is not one.
-std::string PlanError(const portcall::Bytes& data) {
-  try {
-    portcall::graph::DecodePlan(data.view());
-    return "";
-  } catch (const portcall::Error& error) {
-    return std::string(error.kind()) + ": " + std::string(error.message());
-  }
-}
 
 // Array(needed, undefined, functions, objects), or why the file is refused.
 Any ElfFacts(const std::string& path) {
@@ -33,5 +22,4 @@ Any ElfFacts(const std::string& path) {
 
 }  // namespace
 
-PORTCALL_EXPORT_TYPED(plan_error, PlanError)
 PORTCALL_EXPORT_TYPED(elf_facts, ElfFacts)

@@ -10,16 +10,14 @@ from __future__ import annotations
 import struct
 import warnings
 import zlib
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
-from portcall import DataType, errors
-from portcall.graph._spec import CALL, COPY, MOST_BYTES, NOP, PLACEHOLDER, Graph, Node, Value, shape_flaw, type_flaw
-from portcall.graph._storage import ALIGNMENT, Buffers, aligned, best_packing, in_a_row
+from portcall import DataType, errors, get_global_func
+from portcall.graph._spec import CALL, COPY, MOST_BYTES, NOP, PLACEHOLDER, Graph, Node, Value
+from portcall.graph._storage import Buffers, aligned, best_packing, in_a_row
 
 Storage = Literal["given", "own", "none"]
-_T = TypeVar("_T")
 
 MAGIC = 0x004E414C50474350
 VERSION = 1
@@ -192,182 +190,80 @@ def _string(text: str) -> bytes:
 
 
 def decode(data: bytes) -> Plan:
-    """Read a plan. The graph lacks what a plan does not store, such as attributes of nodes that no executor needs.
+    """Read a plan, which the core checks.
+
+    The graph lacks what a plan does not store, such as attributes of nodes that no executor needs.
 
     Raises:
-        GraphError: the bytes are not a plan, or break a rule of docs/graph.md; ``path`` says where.
+        GraphError: the bytes are not a plan, or break a rule of docs/graph.md; the message says where.
     """
-    if len(data) < _HEADER.size:
-        raise errors.GraphError(f"not a plan: {len(data)} bytes, a header has {_HEADER.size}")
-    magic, version, checksum, size = _HEADER.unpack_from(data)
-    body = data[_HEADER.size :]
-    if magic != MAGIC:
-        raise errors.GraphError(f"not a plan: it begins with {bytes(data[:8])!r}")
-    if version != VERSION:
-        raise errors.GraphError(f"a plan of version {version}; this portcall reads version {VERSION}")
-    if size != len(body):
-        raise errors.GraphError(f"a plan of {size} bytes after its header, but there are {len(body)}")
-    if checksum != zlib.crc32(body):
-        raise errors.GraphError("the plan is damaged: its checksum is wrong")
-    return _Decoder(body).plan()
+    get_global_func("portcall.graph.check_plan")(data)
+    return _Decoder(data).plan()
 
 
 class _Decoder:
-    """Reads the body of a plan."""
+    """Reads the bytes of a plan that obeys all rules."""
 
-    def __init__(self, body: bytes) -> None:
-        self.body = body
-        self.place = 0
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.place = _HEADER.size
 
     def plan(self) -> Plan:
-        arenas = self.items("devices", self.arena)
-        if not arenas or arenas[0].device_type is not None:
-            raise _wrong("devices", "the first device, of type -1, is missing")
-        self.arenas = arenas
-        self.slots = self.items("slots", self.slot)
-        self.slot_of: list[int] = []
-        self.values = self.items("entries", self.value)
-        self.placed: set[int] = set()  # slots of placeholders
-        self.writers: list[int] = []  # the node of each entry so far
-        self.nodes: list[Node] = []
-        for here in range(self.count("nodes")):
-            self.nodes.append(self.node(f"nodes[{here}]", here))
-        if len(self.writers) != len(self.values):
-            raise _wrong("nodes", f"they own {len(self.writers)} entries, but there are {len(self.values)}")
-        inputs, outputs = self.numbers("inputs", len(self.nodes)), self.numbers("heads", len(self.values))
-        self.check_inputs(inputs)
-        if self.place != len(self.body):
-            raise _wrong("", f"{len(self.body) - self.place} bytes after its end")
-        columns = ["dltype", "storage_id", "device_index", "shape"]
-        if any(value.storage_id is None for value in self.values):
-            columns.remove("storage_id")
-        if any(value.device_type is None for value in self.values):
-            columns.remove("device_index")
-        graph = Graph(tuple(self.nodes), tuple(self.values), inputs, outputs, tuple(columns))
-        return Plan(graph, tuple(arenas), tuple(self.slots), tuple(self.slot_of))
-
-    # Each of these reads one thing; ``at`` is where it stands.
-
-    def read(self, form: struct.Struct, at: str) -> tuple[Any, ...]:
-        if form.size > len(self.body) - self.place:
-            raise _wrong(at, f"the plan ends at byte {_HEADER.size + len(self.body)}, in the middle of it")
-        self.place += form.size
-        return form.unpack_from(self.body, self.place - form.size)
-
-    def count(self, at: str) -> int:
-        """Read how many things come. Each takes a byte or more, so that there cannot be more of them than bytes."""
-        (count,) = self.read(_WORD, at)
-        if count > len(self.body) - self.place:
-            raise _wrong(at, f"{count} of them, but there are only {len(self.body) - self.place} more bytes")
-        return int(count)
-
-    def items(self, at: str, one: Callable[[str], _T]) -> list[_T]:
-        return [one(f"{at}[{k}]") for k in range(self.count(at))]
-
-    def numbers(self, at: str, stop: int) -> tuple[int, ...]:
-        found = self.read(struct.Struct(f"<{self.count(at)}I"), at)
-        for k, number in enumerate(found):
-            if number >= stop:
-                raise _wrong(f"{at}[{k}]", f"{number}; there are {stop}")
-        return found
-
-    def string(self, at: str) -> str:
-        data = self.read(struct.Struct(f"{self.count(at)}s"), at)[0]
-        try:
-            return str(data, "utf-8")
-        except UnicodeDecodeError as error:
-            raise _wrong(at, f"not UTF-8: {error}") from None
-
-    def arena(self, at: str) -> Arena:
-        kind, nbytes = self.read(_DEVICE, at)
-        if kind < 1 and (kind != -1 or at != "devices[0]"):
-            raise _wrong(at, f"{kind} is not a DLPack device type")
-        if nbytes > MOST_BYTES:
-            raise _wrong(at, f"an arena of {nbytes} bytes")
-        return Arena(None if kind == -1 else kind, nbytes)
-
-    def slot(self, at: str) -> Slot:
-        device, kind, storage_id, offset, nbytes = self.read(_SLOT, at)
-        if device >= len(self.arenas):
-            raise _wrong(at, f"device {device}; there are {len(self.arenas)}")
-        if kind > 1 or storage_id < -1:
-            raise _wrong(at, f"kind {kind} and storage id {storage_id}; kinds are 0 and 1, ids go from -1")
-        if offset % ALIGNMENT or (kind == 1 and offset):
-            raise _wrong(at, f"offset {offset}: a multiple of {ALIGNMENT} expected, and 0 for memory of its own")
-        if nbytes > MOST_BYTES or offset > MOST_BYTES:
-            raise _wrong(at, f"{nbytes} bytes at {offset}")
-        if kind == 0 and offset + nbytes > self.arenas[device].nbytes:
-            raise _wrong(at, f"it ends at {offset + nbytes}, its arena at {self.arenas[device].nbytes}")
-        return Slot(device, kind == 1, None if storage_id == -1 else storage_id, offset, nbytes)
-
-    def value(self, at: str) -> Value:
-        number, code, bits, lanes, ndim = self.read(_VALUE, at)
-        if number >= len(self.slots):
-            raise _wrong(at, f"slot {number}; there are {len(self.slots)}")
-        shape = self.read(struct.Struct(f"<{ndim}q"), at)
-        try:
+        arenas = [Arena(None if kind == -1 else kind, nbytes) for kind, nbytes in self.items(_DEVICE)]
+        slots = [
+            Slot(device, kind == 1, None if storage_id == -1 else storage_id, offset, nbytes)
+            for device, kind, storage_id, offset, nbytes in self.items(_SLOT)
+        ]
+        slot_of: list[int] = []
+        values: list[Value] = []
+        for _ in range(self.count()):
+            number, code, bits, lanes, ndim = self.read(_VALUE)
+            shape = self.read(struct.Struct(f"<{ndim}q"))
+            slot = slots[number]
             dtype = DataType(code=code, bits=bits, lanes=lanes)
-        except ValueError as error:
-            raise _wrong(at, str(error)) from None
-        flaw = type_flaw(dtype) or shape_flaw(shape, dtype)
-        if flaw or any(extent < 0 for extent in shape):
-            raise _wrong(at, flaw or f"shape {list(shape)}: a negative extent")
-        slot = self.slots[number]
-        value = Value(shape, dtype, slot.storage_id, self.arenas[slot.device].device_type)
-        if value.nbytes > slot.nbytes:
-            raise _wrong(at, f"{value.nbytes} bytes, in slot {number} of {slot.nbytes}")
-        self.slot_of.append(number)
-        return value
+            slot_of.append(number)
+            values.append(Value(shape, dtype, slot.storage_id, arenas[slot.device].device_type))
+        nodes: list[Node] = []
+        first = 0
+        for _ in range(self.count()):
+            nodes.append(self.node(first))
+            first = nodes[-1].outputs.stop
+        columns = ["dltype", "storage_id", "device_index", "shape"]
+        if any(value.storage_id is None for value in values):
+            columns.remove("storage_id")
+        if any(value.device_type is None for value in values):
+            columns.remove("device_index")
+        graph = Graph(tuple(nodes), tuple(values), self.numbers(), self.numbers(), tuple(columns))
+        return Plan(graph, tuple(arenas), tuple(slots), tuple(slot_of))
 
-    def node(self, at: str, here: int) -> Node:
-        op, flags = self.read(_PAIR, at)
-        name = self.string(f"{at}.name")
-        outputs = self.read(_WORD, at)[0]
-        inputs = self.numbers(f"{at}.inputs", len(self.writers))
-        function = self.string(f"{at}.function")
-        first = len(self.writers)
-        if op > 3 or flags > 1 or (op == 1) != bool(function):
-            raise _wrong(at, f"op {op}, flags {flags}, function {function!r}")
-        if first + outputs > len(self.values):
-            raise _wrong(at, f"{outputs} outputs from entry {first}; there are {len(self.values)} entries")
-        self.writers += [here] * outputs
-        self.check_memory(at, op, inputs, range(first, first + outputs))
+    def node(self, first: int) -> Node:
+        """Read a node whose outputs begin with the entry ``first``."""
+        op, flags = self.read(_PAIR)
+        name = self.string()
+        (outputs,) = self.read(_WORD)
+        inputs, function, entries = self.numbers(), self.string(), range(first, first + outputs)
         if op == 0:
-            return Node(PLACEHOLDER, name, inputs, range(first, first + outputs))
+            return Node(PLACEHOLDER, name, inputs, entries)
         attrs = {
             "num_outputs": str(outputs),
             "num_inputs": str(len(inputs)),
             "flatten_data": str(flags),
             "func_name": {1: function, 2: NOP, 3: COPY}[op],
         }
-        return Node(CALL, name, inputs, range(first, first + outputs), attrs)
+        return Node(CALL, name, inputs, entries, attrs)
 
-    def check_memory(self, at: str, op: int, inputs: Sequence[int], outputs: range) -> None:
-        slots = [self.slot_of[entry] for entry in outputs]
-        own = [self.slots[slot].own for slot in slots]
-        if op == 0 and (inputs or own != [True] or slots[0] in self.placed):
-            raise _wrong(at, "a placeholder has no inputs and one output, in a slot of its own")
-        if op == 0:
-            self.placed.add(slots[0])
-        if op in (1, 3) and any(own):
-            raise _wrong(at, "a call writes into the memory of a placeholder")
-        if op in (2, 3):
-            if len(inputs) != 1 or len(outputs) != 1:
-                raise _wrong(at, f"{NOP} and {COPY} have one input and one output")
-            source, target = inputs[0], outputs[0]
-            if self.values[source].nbytes != self.values[target].nbytes:
-                raise _wrong(at, f"{self.values[source].nbytes} bytes to {self.values[target].nbytes}")
-            if op == 2 and self.slot_of[source] != self.slot_of[target]:
-                raise _wrong(at, f"{NOP} from slot {self.slot_of[source]} to slot {self.slot_of[target]}")
+    def read(self, form: struct.Struct) -> tuple[Any, ...]:
+        self.place += form.size
+        return form.unpack_from(self.data, self.place - form.size)
 
-    def check_inputs(self, inputs: Sequence[int]) -> None:
-        placeholders = [number for number, node in enumerate(self.nodes) if node.op == PLACEHOLDER]
-        if sorted(inputs) != placeholders:
-            raise _wrong("inputs", f"nodes {list(inputs)}, but the placeholders are {placeholders}")
-        names = [self.nodes[number].name for number in inputs]
-        if len(set(names)) != len(names):
-            raise _wrong("inputs", f"two of one name among {names}")
+    def count(self) -> int:
+        return int(self.read(_WORD)[0])
 
+    def items(self, form: struct.Struct) -> list[tuple[Any, ...]]:
+        return [self.read(form) for _ in range(self.count())]
 
-def _wrong(at: str, reason: str) -> errors.GraphError:
-    return errors.GraphError(f"wrong plan: {at}{': ' if at else ''}{reason}", path=at)
+    def numbers(self) -> tuple[int, ...]:
+        return self.read(struct.Struct(f"<{self.count()}I"))
+
+    def string(self) -> str:
+        return str(self.read(struct.Struct(f"{self.count()}s"))[0], "utf-8")
