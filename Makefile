@@ -61,17 +61,24 @@ CHROMIUM ?= /usr/bin/chromium
 $(CHROMIUM):
 	scripts/apt_install.sh chromium
 
+# Other releases of tvm-ffi, each in a folder of its own: tests compile on their headers. 0.1.14 has the JSON that
+# apache-tvm's nodes need.
+TVM_FFI_RELEASES := $(addprefix build/peers/apache-tvm-ffi-,0.1.9 0.1.10 0.1.11 0.1.12 0.1.13.post3 0.1.14.post1)
+OBJECTS_PEER := $(lastword $(TVM_FFI_RELEASES))
+$(TVM_FFI_RELEASES): | $(VENV)/run.txt
+	$(PY) -m pip install -q --no-deps --no-compile --target $@ $(subst ffi-,ffi==,$(notdir $@))
+
 test: venv build core-test test-node ## the core's, Python's and Node's tests but slow ones; installs nothing outside of .venv and js/node_modules
 	$(PY) -m pytest -n auto
 
 .PHONY: check test-rest
 check: lint test test-rest core-test-asan core-test-tsan core-test-32 test-board test-js ## what CI runs: 45 minutes on 2 cores
 
-test-rest: venv build $(REDIS) $(POCL) $(CHROMIUM) ## the Python tests that `make test` leaves out: slow ones, and those of Redis, OpenCL, Chromium
+test-rest: venv build $(REDIS) $(POCL) $(CHROMIUM) $(TVM_FFI_RELEASES) ## the Python tests that `make test` leaves out: slow ones, and those of Redis, OpenCL, Chromium
 	$(PY) -m pytest -n auto -m slow
 
 .PHONY: slow-tests
-slow-tests: venv build $(REDIS) $(POCL) $(CHROMIUM) ## measure all Python tests, and list those that `make test` leaves out: tests/slow.txt
+slow-tests: venv build $(REDIS) $(POCL) $(CHROMIUM) $(TVM_FFI_RELEASES) ## measure all Python tests, and list those that `make test` leaves out: tests/slow.txt
 	rm -f build/test-costs.jsonl
 	PYTHONPATH=tests $(PY) -m pytest -n auto -m "not campaign" -p costs
 	$(PY) tests/costs.py
@@ -256,11 +263,6 @@ farm-histories: venv build $(REDIS) ## random histories of a farm of two process
 .PHONY: farm-errors
 farm-errors: venv build ## an error at each call of the farm's code in turn, of which nothing may be left: minutes
 	PYTHONPATH=tests $(PY) -m farm.injected
-
-# Beside the version of tvm-ffi whose JSON works for apache-tvm's nodes, in a folder of its own.
-OBJECTS_PEER := build/bench/apache-tvm-ffi-0.1.14.post1
-$(OBJECTS_PEER): | venv
-	$(PY) -m pip install -q --no-deps --target $@ $(subst ffi-,ffi==,$(notdir $@))
 
 .PHONY: bench-board
 bench-board: venv build ## the server without Python beside `portcall serve`: size, memory, sessions, calls, copies

@@ -537,8 +537,8 @@ def test_load_module_refuses_an_object_file_of_a_library_name(tmp_path: Path) ->
 def test_load_module_library_without_functions_says_what_to_export(tmp_path: Path) -> None:
     path = compile_c("int plain(void) { return 1; }", tmp_path / "plain.so")
     assert refusal(path) == (
-        "cannot load 'PATH': it exports no function of TVM, tvm-ffi or portcall (names start with __tvm_ffi_); export "
-        "some with PORTCALL_EXPORT_TYPED, or compile it with a kernel compiler"
+        "cannot load 'PATH': it exports no function of TVM, tvm-ffi or portcall (names start with __tvm_ffi_), and "
+        "registers none; export some with PORTCALL_EXPORT_TYPED, or compile it with a kernel compiler"
     )
     assert not is_mapped("plain.so")
 

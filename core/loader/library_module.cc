@@ -27,6 +27,7 @@
 #include "loader/module.h"
 #include "loader/private_file.h"
 #include "loader/symbols.h"
+#include "runtime/foreign.h"
 #include "runtime/library_globals.h"
 
 namespace portcall::loader {
@@ -43,19 +44,21 @@ bool RegistersItself(const ElfFile& elf) {
   return elf.Imports("TVMFFIEnvModRegisterSystemLibSymbol") || elf.Imports("TVMBackendRegisterSystemLibSymbol");
 }
 
-// A library that was linked with another runtime uses that one.
+// A library that was linked with another runtime uses that one, unless this one has taken its name.
 bool BelongsToForeignRuntime(const ElfFile& elf) {
-  return elf.Needs("libtvm_ffi.so") || elf.Needs("libtvm_runtime.so");
+  return (elf.Needs("libtvm_ffi.so") && !IsForeignNameOwn()) || elf.Needs("libtvm_runtime.so");
 }
 
 // ---- One mapped library -------------------------------------------------------------------------------------------
 
 class Library {
  public:
-  // `owner` holds the mapping of the library, which lies at `mapped_path`.
-  Library(std::string path, ElfFile elf, void* owner, const std::string& mapped_path)
+  // `owner` holds the mapping of the library, which lies at `mapped_path`; `registered` is what its constructors did.
+  Library(std::string path, ElfFile elf, void* owner, const std::string& mapped_path,
+          std::vector<std::string> registered)
       : path_(std::move(path)),
         elf_(std::move(elf)),
+        registered_(std::move(registered)),
         owner_(owner),
         handle_(dlopen(mapped_path.c_str(), RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD)) {
     std::sort(elf_.functions.begin(), elf_.functions.end());
@@ -88,6 +91,13 @@ class Library {
   Abi abi() const { return abi_; }
   int32_t flags() const { return flags_; }
   bool has_functions() const { return marked_; }
+  // Names of global functions and of types. What a library tells another runtime is not known here.
+  const std::vector<std::string>& registered() const { return registered_; }
+  bool registers() const {
+    if (!(flags_ & kPortcallFunctionForeign)) return !registered_.empty();
+    return elf_.Imports("TVMFFIFunctionSetGlobal") || elf_.Imports("TVMFFIFunctionSetGlobalFromMethodInfo") ||
+           elf_.Imports("TVMFFITypeRegisterMetadata");
+  }
 
  private:
   void Classify() {
@@ -114,6 +124,7 @@ class Library {
 
   std::string path_;
   ElfFile elf_;
+  std::vector<std::string> registered_;
   void* owner_;
   void* handle_;
   Abi abi_ = Abi::kModern;
@@ -128,6 +139,7 @@ class LibraryNode : public ModuleNode {
   const char* kind() const override { return "library"; }
 
   PackedFunc GetFunction(const std::string& name, const Module& self) override {
+    if (is_empty()) return nullptr;
     if (library_->abi() == Abi::kClassic || library_->abi() == Abi::kPlain) return GetClassic(name, self);
     std::string symbol = library_->abi() == Abi::kModern21 ? name : kPrefix + name;
     if (IsReserved(symbol)) return nullptr;
@@ -156,6 +168,7 @@ class LibraryNode : public ModuleNode {
 
   std::vector<std::string> FunctionNames() override {
     std::vector<std::string> names;
+    if (is_empty()) return names;
     for (const std::string& symbol : library_->elf().functions) {
       if (library_->abi() == Abi::kModern) {
         if (symbol.rfind(kPrefix, 0) == 0 && !IsReserved(symbol)) names.push_back(symbol.substr(10));
@@ -178,6 +191,9 @@ class LibraryNode : public ModuleNode {
   }
 
  private:
+  // It was loaded for what it registers: whatever else it exports, nobody knows how to call.
+  bool is_empty() const { return !library_->has_functions() && library_->registers(); }
+
   PackedFunc GetClassic(const std::string& name, const Module& self) {
     std::string symbol = name == "__tvm_main__" || name == "main" ? EntryName() : name;
     if (symbol.empty()) symbol = name;
@@ -239,8 +255,17 @@ class LoadScope {
 };
 thread_local LoadScope* LoadScope::current_ = nullptr;
 
+// What is left of a library whose load is refused: it stays mapped, and what its constructors did stays too.
+std::string WithWhatIsLeft(std::string why, const std::vector<std::string>& registered) {
+  for (size_t i = 0; i < registered.size(); ++i) {
+    why += (i == 0 ? "; it has registered, and that stays: '" : ", '") + registered[i] + "'";
+  }
+  return why;
+}
+
 // Maps the library at `path` from `mapped`, a copy of it perhaps; the result owns the mapping.
-void* Open(const std::string& path, const std::string& mapped, const ElfFile& elf) {
+void* Open(const std::string& path, const std::string& mapped, const ElfFile& elf,
+           std::vector<std::string>* registered) {
   bool ours = ImportsRuntime(elf) && !BelongsToForeignRuntime(elf);
   std::string ir_library = ours ? IrLibraryFor(elf.undefined) : std::string();
   if (!ir_library.empty()) LoadLibrary(ir_library);  // whose constructors come first
@@ -254,7 +279,8 @@ void* Open(const std::string& path, const std::string& mapped, const ElfFile& el
     FailToLoad(path, Advice(why) + AdviceOnPlace(mapped));
   }
   // It stays mapped: what its constructors did before refers to its code.
-  if (scope.error.defined()) FailToLoad(path, std::string(Error(scope.error).message()));
+  *registered = globals.registered();
+  if (scope.error.defined()) FailToLoad(path, WithWhatIsLeft(std::string(Error(scope.error).message()), *registered));
   globals.RemoveOlder();
   return owner;
 }
@@ -457,19 +483,26 @@ Module LoadLibrary(const std::string& path) {
     if (!alone) copy = Copied(file, elf);
     without_blob = copy && elf.blob_bytes > 0;
     const std::string& mapped = copy ? copy->path() : real;
-    void* owner = Open(real, mapped, elf);
-    library = std::make_shared<Library>(real, std::move(elf), owner, mapped);
+    std::vector<std::string> registered;
+    void* owner = Open(real, mapped, elf, &registered);
+    library = std::make_shared<Library>(real, std::move(elf), owner, mapped, std::move(registered));
     if (library->stays()) KeepForEver(library);
   }
   Module module(std::make_unique<LibraryNode>(library));
   FillContext(*library, module);
-  Module root = AttachEmbedded(*library, without_blob ? &file : nullptr, module);
-  if (library->elf().index_bytes) root = AttachBundle(real, library->elf(), root);
+  Module root = module;
+  try {
+    root = AttachEmbedded(*library, without_blob ? &file : nullptr, module);
+    if (library->elf().index_bytes) root = AttachBundle(real, library->elf(), root);
+  } catch (const Error& error) {
+    if (error.kind() != "ModuleLoadError" || library->registered().empty()) throw;
+    throw Error("ModuleLoadError", WithWhatIsLeft(std::string(error.message()), library->registered()));
+  }
   MappedTable()[real] = {identity, library, WeakRef(root)};
-  if (!library->has_functions() && root.same_as(module)) {
+  if (!library->has_functions() && !library->registers() && root.same_as(module)) {
     FailToLoad(path,
-               "it exports no function of TVM, tvm-ffi or portcall (names start with __tvm_ffi_); export some with "
-               "PORTCALL_EXPORT_TYPED, or compile it with a kernel compiler");
+               "it exports no function of TVM, tvm-ffi or portcall (names start with __tvm_ffi_), and registers none; "
+               "export some with PORTCALL_EXPORT_TYPED, or compile it with a kernel compiler");
   }
   return root;
 }
@@ -519,6 +552,12 @@ PORTCALL_REGISTER_GLOBAL("portcall.loader.ForeignLibraries").set_body_typed([]()
 PORTCALL_REGISTER_GLOBAL("portcall.LibraryPath").set_body_typed([](Module module) {
   auto* node = dynamic_cast<LibraryNode*>(static_cast<ModuleNode*>(PortcallModuleGetNode(module.get())));
   return node ? node->library()->path() : std::string();
+});
+
+// What a library's constructors registered: names of global functions and types, in order.
+PORTCALL_REGISTER_GLOBAL("portcall.LibraryRegistered").set_body_typed([](Module module) {
+  auto* node = dynamic_cast<LibraryNode*>(static_cast<ModuleNode*>(PortcallModuleGetNode(module.get())));
+  return Array<std::string>(node ? node->library()->registered() : std::vector<std::string>());
 });
 
 int TVMFFIEnvModRegisterSystemLibSymbol(const char* name, void* symbol) {

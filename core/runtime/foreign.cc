@@ -8,6 +8,7 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "portcall/container.h"
 #include "portcall/function.h"
@@ -36,41 +37,48 @@ unsigned long long NumMapped() noexcept {
   return count;
 }
 
-// dlopen would look for a file before it says that the library is not mapped.
-std::string PathOfMapped(std::string_view name) {
+// The mapped libraries of this name. dlopen would look for a file before it says that none is mapped.
+std::vector<std::string> PathsOfMapped(std::string_view name) {
   struct Search {
     std::string_view name;
-    std::string path;
+    std::vector<std::string> paths;
   } search{name, {}};
   dl_iterate_phdr(
       [](dl_phdr_info* info, size_t, void* data) {
         auto* wanted = static_cast<Search*>(data);
         std::string_view path = info->dlpi_name ? info->dlpi_name : "";
-        if (path.substr(path.rfind('/') + 1) != wanted->name) return 0;
-        wanted->path = path;
-        return 1;
+        if (path.substr(path.rfind('/') + 1) == wanted->name) wanted->paths.emplace_back(path);
+        return 0;
       },
       &search);
-  return search.path;
+  return search.paths;
 }
+
+bool IsOwn(const void* set_raised) { return set_raised == reinterpret_cast<void*>(&TVMFFIErrorSetRaised); }
 
 const Runtime* FindRuntime() noexcept {
   try {
-    const std::string path = PathOfMapped(kForeignRuntime);
-    // Not closed: from here on the library stays.
-    void* library = path.empty() ? nullptr : dlopen(path.c_str(), RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD);
-    if (!library) return nullptr;
-    static Runtime runtime;
-    runtime.set_raised = reinterpret_cast<void (*)(TVMFFIObjectHandle)>(dlsym(library, "TVMFFIErrorSetRaised"));
-    runtime.move_from_raised =
-        reinterpret_cast<void (*)(TVMFFIObjectHandle*)>(dlsym(library, "TVMFFIErrorMoveFromRaised"));
-    runtime.get_global = reinterpret_cast<decltype(runtime.get_global)>(dlsym(library, "TVMFFIFunctionGetGlobal"));
-    runtime.index_of = reinterpret_cast<decltype(runtime.index_of)>(dlsym(library, "TVMFFITypeKeyToIndex"));
-    bool whole = runtime.set_raised && runtime.move_from_raised && runtime.get_global && runtime.index_of;
-    return whole ? &runtime : nullptr;
+    for (const std::string& path : PathsOfMapped(kForeignRuntime)) {
+      void* library = dlopen(path.c_str(), RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD);
+      if (!library) continue;
+      // This library may have that name too, or one that has it may hand out this one's functions.
+      void* set_raised = dlsym(library, "TVMFFIErrorSetRaised");
+      if (!set_raised || IsOwn(set_raised)) {
+        dlclose(library);
+        continue;
+      }
+      // Not closed: from here on the library stays.
+      static Runtime runtime;
+      runtime.set_raised = reinterpret_cast<void (*)(TVMFFIObjectHandle)>(set_raised);
+      runtime.move_from_raised =
+          reinterpret_cast<void (*)(TVMFFIObjectHandle*)>(dlsym(library, "TVMFFIErrorMoveFromRaised"));
+      runtime.get_global = reinterpret_cast<decltype(runtime.get_global)>(dlsym(library, "TVMFFIFunctionGetGlobal"));
+      runtime.index_of = reinterpret_cast<decltype(runtime.index_of)>(dlsym(library, "TVMFFITypeKeyToIndex"));
+      if (runtime.move_from_raised && runtime.get_global && runtime.index_of) return &runtime;
+    }
   } catch (...) {  // out of memory
-    return nullptr;
   }
+  return nullptr;
 }
 
 // The foreign runtime or null. Looked for again when something was mapped since: it may come at any time.
@@ -163,13 +171,20 @@ bool GiveForeignError(TVMFFIObjectHandle error) noexcept {
   return runtime != nullptr;
 }
 
+bool IsForeignNameOwn() noexcept {
+  void* library = dlopen(kForeignRuntime, RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD);
+  const bool own = library && IsOwn(dlsym(library, "TVMFFIErrorSetRaised"));
+  if (library) dlclose(library);
+  return own;
+}
+
 bool IsForeignRuntimeGlobal() noexcept {
   // Its names come before this library's own. Asked of the program, because RTLD_DEFAULT would begin with this library:
   // it is linked with -Bsymbolic.
   void* program = dlopen(nullptr, RTLD_LAZY | RTLD_LOCAL);
   void* first = program ? dlsym(program, "TVMFFIErrorSetRaised") : nullptr;
   if (program) dlclose(program);
-  return first && first != reinterpret_cast<void*>(&TVMFFIErrorSetRaised);
+  return first && !IsOwn(first);
 }
 
 }  // namespace portcall

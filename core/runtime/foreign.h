@@ -25,6 +25,9 @@ std::string ForeignTypeKey(int32_t type_index);
 // Whether code at this address is of a library that uses the foreign runtime.
 bool IsForeignCode(const void* address) noexcept;
 
+// Whether a library that needs libtvm_ffi.so gets this runtime: it, or a forwarder to it, is mapped under that name.
+bool IsForeignNameOwn() noexcept;
+
 // Whether another runtime was loaded RTLD_GLOBAL: its functions then come before ours for every library.
 bool IsForeignRuntimeGlobal() noexcept;
 

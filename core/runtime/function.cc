@@ -203,6 +203,7 @@ class GlobalTable {
     std::swap(entry.func, func);
     entry.library = owner ? owner->path() : std::string();
     entry.load = owner ? owner->load() : 0;
+    if (owner) owner->Note(name);
     lock.unlock();  // the old function may run code of its owner when it goes
   }
   bool Remove(std::string_view name) {

@@ -2,9 +2,12 @@
 #ifndef PORTCALL_RUNTIME_LIBRARY_GLOBALS_H_
 #define PORTCALL_RUNTIME_LIBRARY_GLOBALS_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 namespace portcall {
 
@@ -25,11 +28,18 @@ class LibraryGlobals {
   const std::string& path() const { return path_; }
   uint64_t load() const { return load_; }
 
+  // The names of the global functions and types that it registered so far.
+  void Note(std::string_view name) const {
+    if (std::find(registered_.begin(), registered_.end(), name) == registered_.end()) registered_.emplace_back(name);
+  }
+  const std::vector<std::string>& registered() const { return registered_; }
+
  private:
   static thread_local const LibraryGlobals* current_;
   static inline uint64_t loads_ = 0;  // one library is loaded at a time
 
   std::string path_;
+  mutable std::vector<std::string> registered_;
   uint64_t load_;
   const LibraryGlobals* outer_;
 };

@@ -20,6 +20,7 @@
 #include "portcall/error.h"
 #include "portcall/function.h"
 #include "runtime/foreign.h"
+#include "runtime/library_globals.h"
 #include "runtime/node.h"
 
 namespace portcall {
@@ -123,6 +124,7 @@ class TypeTable {
         << "more than " << kPortcallMostTypes << " types; '" << key << "' was refused";
     PORTCALL_CHECK(!Find(index), ValueError) << "type index " << index << " of '" << key << "' belongs to another type";
     Add(std::string(key), index, parent);
+    Note(key);
     if (count > 1) slots_[index] = {index + 1, index + count};
     return index;
   }
@@ -152,6 +154,7 @@ class TypeTable {
       values_.emplace_back(ObjectRef::Borrow(given.setter));
     }
     entry->fields.Set(entry->fields.Find(ToView(field.name)), field, &entry->info.fields, &entry->info.num_fields);
+    if (HasSchemaOfTvmFfi(given.metadata)) MarkAsOfTvmFfi(index);
   }
 
   void AddMethod(int32_t index, const TVMFFIMethodInfo& given) {
@@ -164,20 +167,36 @@ class TypeTable {
     method.method = Keep(given.method);
     entry->methods.Set(entry->methods.Find(ToView(method.name)), method, &entry->info.methods,
                        &entry->info.num_methods);
+    if (HasSchemaOfTvmFfi(given.metadata)) MarkAsOfTvmFfi(index);
   }
 
   void SetMetadata(int32_t index, const TVMFFITypeMetadata& given) {
     std::lock_guard<std::mutex> lock(mutex_);
     TypeEntry* entry = Described(index);
     CheckLayout(*entry, given.creator == CreateRow);
+    Note(entry->key);
     TVMFFITypeMetadata& metadata = metadata_.emplace_back(given);
     metadata.doc = Keep(given.doc);
     __atomic_store_n(&entry->info.metadata, &metadata, __ATOMIC_RELEASE);
+    const int32_t depth = entry->info.type_depth;
+    if (depth > 0 && HasAttr(entry->info.type_ancestors[depth - 1]->type_index, kOfTvmFfi)) MarkAsOfTvmFfi(index);
   }
 
   void SetAttr(int32_t index, std::string_view name, const TVMFFIAny& value) {
     std::lock_guard<std::mutex> lock(mutex_);
     Described(index);
+    Put(index, name, value);
+    if (name == "__ffi_new__" || name == "__ffi_shallow_copy__") MarkAsOfTvmFfi(index);
+  }
+
+  const TVMFFITypeAttrColumn* Column(std::string_view name) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    auto it = columns_.find(std::string(name));
+    return it == columns_.end() ? nullptr : &it->second.shown;
+  }
+
+ private:
+  void Put(int32_t index, std::string_view name, const TVMFFIAny& value) {
     AttrColumn& column = columns_[std::string(name)];
     TVMFFITypeAttrColumn& shown = column.shown;
     if (index >= column.capacity) {
@@ -195,18 +214,33 @@ class TypeTable {
     if (index >= shown.size) __atomic_store_n(&shown.size, index + 1, __ATOMIC_RELEASE);
   }
 
-  const TVMFFITypeAttrColumn* Column(std::string_view name) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    auto it = columns_.find(std::string(name));
-    return it == columns_.end() ? nullptr : &it->second.shown;
+  bool HasAttr(int32_t index, const char* name) const {
+    const TVMFFITypeAttrColumn& column = columns_.at(name).shown;
+    return index < column.size && column.data[index].type_index != kTVMFFINone;
   }
 
- private:
+  // Types that tvm-ffi's headers describe have their own rules for constructors and copies. They tell themselves by this
+  // attribute since 0.1.14; what headers before that wrote all the same tells of it here, in its place.
+  static constexpr const char* kOfTvmFfi = "__ffi_type_final__";
+  static bool HasSchemaOfTvmFfi(const TVMFFIByteArray& metadata) {
+    return metadata.data && ToView(metadata).find("\"type_schema\"") != std::string_view::npos;
+  }
+  void MarkAsOfTvmFfi(int32_t index) {
+    if (HasAttr(index, kOfTvmFfi) || IsRow(Described(index)->info)) return;
+    TVMFFIAny no{};
+    no.type_index = kTVMFFIBool;
+    Put(index, kOfTvmFfi, no);
+  }
+
   // The first of `count` indexes that a type kept for those that derive from it; -1 when it has not as many left.
   int32_t TakeSlots(int32_t parent, int32_t count) {
     auto it = slots_.find(parent);
     if (it == slots_.end() || it->second.end - it->second.next < count) return -1;
     return std::exchange(it->second.next, it->second.next + count);
+  }
+
+  static void Note(std::string_view key) {
+    if (const LibraryGlobals* owner = LibraryGlobals::current()) owner->Note(key);
   }
 
   TypeEntry* Described(int32_t index) const {
@@ -382,7 +416,16 @@ int TVMFFITypeRegisterField(int32_t type_index, const TVMFFIFieldInfo* info) {
 }
 
 int TVMFFITypeRegisterMethod(int32_t type_index, const TVMFFIMethodInfo* info) {
-  return Guard([&] { TypeTable::Get().AddMethod(type_index, *info); });
+  return Guard([&] {
+    TypeTable::Get().AddMethod(type_index, *info);
+    // Headers of tvm-ffi before 0.1.11 leave it at the method; those of 0.1.10 make one of the fields, as is done here.
+    if (ToView(info->name) != "__ffi_init__") return;
+    if (ToView(info->metadata).find("\"auto_init\"") == std::string_view::npos) {
+      TypeTable::Get().SetAttr(type_index, "__ffi_init__", info->method);
+    } else {
+      Registry::Get("ffi._RegisterFFIInit")(type_index);
+    }
+  });
 }
 
 int TVMFFITypeRegisterMetadata(int32_t type_index, const TVMFFITypeMetadata* metadata) {

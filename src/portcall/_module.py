@@ -8,7 +8,7 @@ import importlib.util
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from portcall import _core, errors
 from portcall._core import PackedFunc
@@ -28,6 +28,7 @@ VM_LIBRARY = IR_LIBRARY.with_name("libportcall_vm.so")
 SESSION_LIBRARY = IR_LIBRARY.with_name("libportcall_session.so")  # what runs inside of a session, on a server
 _TO_LINK = (".o", ".a", ".tar", ".c", ".cc", ".cpp", ".cxx")
 _FOREIGN_RUNTIME = "libtvm_ffi.so"
+_FORWARDER = IR_LIBRARY.parent / "forward" / _FOREIGN_RUNTIME  # an empty library of that name, which needs the core
 _REMOTE = "rpc"  # modules of sessions
 _FEW, _MANY = 8, 100  # names of functions that are shown
 
@@ -103,6 +104,14 @@ class Module(_core.Module):
     def list_function_names(self) -> list[str]:
         """Return the names of the functions, where the module knows them; imported modules are not asked."""
         return list(get_global_func("portcall.ModuleFunctionNames")(self))
+
+    @property
+    def registered(self) -> list[str]:
+        """What the library registered when it was loaded: names of global functions and keys of types, in order.
+
+        Empty for other modules, and for a library that is linked with libtvm_ffi.so of tvm-ffi, and told that one.
+        """
+        return [] if self.type_key == _REMOTE else list(get_global_func("portcall.LibraryRegistered")(self))
 
     def _missing(self, name: str) -> errors.FunctionNotFoundError:
         names = self.list_function_names()
@@ -212,7 +221,9 @@ class Module(_core.Module):
 
     def __repr__(self) -> str:
         names = self._known_names()
-        return f"<portcall.Module {self._origin()}{': ' if names else ''}{_listed(names, _FEW)}>"
+        told = names or self.registered
+        between = "" if not told else ": " if names else ", which registered "
+        return f"<portcall.Module {self._origin()}{between}{_listed(told, _FEW)}>"
 
     def _repr_html_(self) -> str:
         facts = [("from", self._origin()), ("functions", _listed(self._known_names(), _MANY) or "not known")]
@@ -240,27 +251,38 @@ _core.register_class(_core.TYPE_INDEX["Module"], Module)
 _plugins: list[Module] = []
 
 
-def load_module(path: str | os.PathLike[str]) -> Module:
+def load_module(path: str | os.PathLike[str], *, foreign: Literal["adopt"] | None = None) -> Module:
     """Load a shared library compiled by TVM (0.6 and later), by a tvm-ffi compiler, or with portcall's headers.
 
     The library is mapped once: loading the same file again gives the same module while that is alive, and a file that
-    has changed since is loaded again.
+    has changed since is loaded again. One that exports no function, but registers functions or types, gives a module
+    without functions; ``Module.registered`` names what it registered.
 
     Objects (``.o``), archives (``.a``), sources in C or C++, and tar files (``.tar``) of those are linked first, to a
     library beside them, named as the file with ``.so`` appended.
 
+    Parameters:
+        foreign: what a library that was linked with ``libtvm_ffi.so`` runs on: the runtime of that name, from
+            apache-tvm-ffi (None), or portcall's ("adopt"), which has its C functions. The first library that is adopted
+            decides for all that the process loads afterwards.
+
     Raises:
         ModuleLoadError: the file is missing, is not such a library, is built for another machine, or
-            needs symbols that no library provides. The message names the problem.
+            needs symbols that no library provides; or it is to be adopted, and ``libtvm_ffi.so`` of apache-tvm-ffi is
+            in the process already. The message names the problem.
         CompileError: the compiler or the linker failed; the message has its output.
     """
+    if foreign not in (None, "adopt"):
+        raise ValueError(f"foreign is 'adopt' or None, got {foreign!r}")
     text = os.fsdecode(path)
     if text.endswith(_TO_LINK):
         text = _linked(text)
+    if foreign == "adopt":
+        _take_foreign_name(text)
     try:
         return _load(text)
     except errors.ModuleLoadError as error:
-        if _FOREIGN_RUNTIME in str(error) and _load_foreign_runtime():
+        if _FOREIGN_RUNTIME in str(error) and foreign is None and _load_foreign_runtime():
             return _load(text)
         raise errors.ModuleLoadError(str(error), path=text) from None
 
@@ -292,6 +314,18 @@ def _linked(path: str) -> str:
 def _load(path: str) -> Module:
     module: Module = get_global_func("ffi.ModuleLoadFromFile")(path)
     return module
+
+
+def _take_foreign_name(path: str) -> None:
+    """Let libraries that need the other runtime get this one. The linker takes what is mapped under a name first."""
+    forwarder = ctypes.CDLL(str(_FORWARDER)).TVMFFIErrorSetRaised
+    named = ctypes.CDLL(_FOREIGN_RUNTIME, mode=os.RTLD_NOLOAD | os.RTLD_LAZY).TVMFFIErrorSetRaised
+    if ctypes.cast(named, ctypes.c_void_p).value != ctypes.cast(forwarder, ctypes.c_void_p).value:
+        raise errors.ModuleLoadError(
+            f"cannot adopt '{path}': {_FOREIGN_RUNTIME} of another runtime is in the process already; load the library "
+            "before that is imported, or without foreign='adopt'",
+            path=path,
+        )
 
 
 def _load_foreign_runtime() -> bool:

@@ -63,8 +63,9 @@ _KW_ONLY, _DEFINES, _OPTIONAL, _IDENTITY = (
     _core.FIELD_FLAG[name] for name in ("KwOnly", "SEqHashDefSimple", "Optional", "Identity")
 )
 
-# Attributes of types, as libraries on tvm-ffi's headers write them: a constructor; and one that all their types have.
-_INIT, _FINAL = "__ffi_init__", "__ffi_type_final__"
+# Attributes of types, as libraries on tvm-ffi's headers write them: a constructor; what makes an object to be filled,
+# beside which headers since 0.1.11 write a constructor unless told not to; a copier; and one that all their types have.
+_INIT, _NEW, _COPY, _FINAL = "__ffi_init__", "__ffi_new__", "__ffi_shallow_copy__", "__ffi_type_final__"
 _CHECK = "__portcall_check__"  # called with objects that C++ made of parts of another one's, when Python replaces some
 _HOOKS = (
     "__s_equal__", "__s_hash__", "__s_visit__", "__data_to_json__", "__data_from_json__", "__ffi_repr__", "__ffi_eq__",
@@ -431,7 +432,7 @@ def _constructor(key: str, index: int) -> Callable[..., Any] | None:
     if callable(init):
         return init
     _, _, _, creator, *_ = _core.describe_type(index)
-    if not creator or _core.type_attribute(index, _FINAL) is None:
+    if not creator or _core.type_attribute(index, _NEW) is None:
         return None
 
     def refuse(*_: Any) -> Any:
@@ -444,7 +445,7 @@ def _copier(key: str, index: int) -> Callable[[Object], Any] | None:
     """Return the copier of a C++ type; None if another object with the same fields is a copy."""
     if _core.type_attribute(index, _FINAL) is None:
         return None
-    copy: Callable[[Object], Any] | None = _core.type_attribute(index, "__ffi_shallow_copy__")
+    copy: Callable[[Object], Any] | None = _core.type_attribute(index, _COPY)
 
     def refuse(_: Object) -> Any:
         raise TypeError(f"objects of type '{key}' cannot be copied: their C++ type has no copy constructor")
@@ -468,14 +469,16 @@ def _signature(described: list[Any], positional: tuple[int, ...]) -> inspect.Sig
 
 def class_of_type(key: str) -> type[Object] | None:
     """Make the class of a type that C++ described; None when it described nothing."""
-    _, ancestors, _, creator, _, described, methods = _core.describe_type(_core.type_index_of(key))
-    if not _enum.is_enum(ancestors) and not described and not methods and not creator:
+    index = _core.type_index_of(key)
+    _, ancestors, _, creator, _, described, methods = _core.describe_type(index)
+    nothing = not described and not methods and not creator and _core.type_attribute(index, _COPY) is None
+    if nothing and not _enum.is_enum(ancestors):
         return None
     name = key.rpartition(".")[2]
     made: type[Object] = _make_class(
         type(name, (_base_of(ancestors),), {"__slots__": (), "__module__": MADE_FROM_DESCRIPTIONS}),
         key,
-        _core.type_index_of(key),
+        index,
     )
     return made
 

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The types of kernels/tvm_ffi_described.cc: arguments go where they belong, copies keep what fields do not show.
+
+Usage: described_types.py LIBRARY. A process of its own for each release of the headers: the keys are the same.
+"""
+
+import copy
+import sys
+
+import portcall
+
+lib = portcall.load_module(sys.argv[1])
+assert lib.list_function_names() == []
+assert "described.make_opaque" in lib.registered, lib.registered
+assert "described.Range" in lib.registered, lib.registered
+assert "described.make_opaque" in repr(lib)
+
+classes = {name: portcall.ir.get_object_class(f"described.{name}") for name in ("Mixed", "Derived", "Range", "Handle")}
+for cls in classes["Mixed"], classes["Derived"]:
+    made = cls(1, 2)
+    assert (made.value, made.scale) == (1, 2), made
+    made = cls(5)
+    assert (made.value, made.scale) == (5, 7), made
+    made.hide(9)
+    for copied in copy.copy(made), copy.deepcopy(made), made.replace(value=6):
+        assert copied.hidden() == 9
+    assert (made.replace(value=6).value, made.value) == (6, 5)
+
+wide = classes["Range"](5, 2)
+assert (wide.low, wide.high, wide.width) == (2, 5, 3), wide
+for copied in copy.copy(wide), copy.deepcopy(wide), wide.replace(width=0):
+    assert (copied.low, copied.high) == (2, 5)
+
+opaque = portcall.get_global_func("described.make_opaque")(42)
+number_of = portcall.get_global_func("described.number_of")
+for same in opaque, copy.copy(opaque), copy.deepcopy(opaque):
+    assert number_of(same) == 42
+
+handle = portcall.get_global_func("described.make_handle")()
+for copier in copy.copy, copy.deepcopy, lambda obj: obj.replace(number=1):
+    try:
+        copier(handle)
+    except TypeError:
+        continue
+    raise AssertionError(copier)
+print("done")
