@@ -43,13 +43,36 @@ export function checkObject<T extends object>(value: T, name: string): T {
 }
 
 /** What holds options, none but those that are named: one with a typing mistake would have no effect.
- * @throws TypeError It is no object, or has another option. */
+ * @throws TypeError It is no object, or has another option; the nearest one is named. */
 export function checkOptions<T extends object>(options: T, names: readonly (keyof T & string)[]): T {
   for (const name of Object.keys(checkObject(options, "options"))) {
     if (names.includes(name as keyof T & string)) continue;
-    throw new TypeError(`there is no option '${name}' here; there are ${names.join(", ")}`);
+    const near = nearest(name, names);
+    const remedy = near ? `did you mean '${near}'?` : `there are ${names.join(", ")}`;
+    throw new TypeError(`there is no option '${name}' here; ${remedy}`);
   }
   return options;
+}
+
+/** The name that a mistaken one is most like, such as `sessionTimeout` for `session_timeout`; undefined when none is near. */
+export function nearest(mistaken: string, names: readonly string[]): string | undefined {
+  const plain = (name: string) => name.replace(/[-_]/g, "").toLowerCase();
+  const distances = names.map((name) => [editDistance(plain(mistaken), plain(name)), name] as const);
+  const [best] = distances.sort(([a], [b]) => a - b);
+  return best && best[0] <= Math.min(2, mistaken.length / 3) ? best[1] : undefined;
+}
+
+/** How many letters have to be inserted, left out or replaced. */
+function editDistance(from: string, to: string): number {
+  let row = Array.from({ length: to.length + 1 }, (_, j) => j);
+  for (const [i, letter] of [...from].entries()) {
+    const next = [i + 1];
+    for (let j = 0; j < to.length; ++j) {
+      next.push(Math.min(row[j]! + (letter === to[j] ? 0 : 1), row[j + 1]! + 1, next[j]! + 1));
+    }
+    row = next;
+  }
+  return row[to.length]!;
 }
 
 /** An array, or another object that gives items in order. */

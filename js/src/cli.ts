@@ -6,6 +6,7 @@ import { spawnSync } from "node:child_process";
 import { basename, resolve } from "node:path";
 import { pathToFileURL } from "node:url";
 import { parseArgs } from "node:util";
+import { nearest } from "./check.js";
 import { type Functions, type JoinState, join, listen, type ServedFunction } from "./rpc/index.js";
 import { addressToListen, isLocal } from "./rpc/server/listen.js";
 
@@ -14,13 +15,13 @@ const HELP = `Usage: portcall serve [options]
 Serve functions of JavaScript to clients of portcall and TVM. Clients also send kernels and models for the target wasm32,
 and run them here.
 
-  --import FILE        a module whose export "functions" has functions by name; may be given more than once
+  --import FILE.mjs    a module whose export "functions" has functions by name; may be given more than once
   --address ADDRESS    where to listen: host:port or unix:/path [127.0.0.1:9090]
   --insecure           listen at an address for other machines without a token
   --proxy URL          join a proxy instead of listening: ws://host:port/ws or host:port
   --key KEY            the key that clients give
-  --session-timeout S  seconds that a session may last
-  --memory-limit N     bytes that a session may use [1073741824]
+  --session-timeout T  how long a session may last: 10m
+  --memory-limit SIZE  memory and files of a session: 64MiB [1GiB]
   --json               print what happens as lines of JSON
   --help               print this
 
@@ -35,12 +36,21 @@ functions.mjs:
 `;
 
 const USAGE = 2; // the exit code for a wrong command line
+const OPTIONS = ["import", "address", "proxy", "insecure", "key", "session-timeout", "memory-limit", "json", "help"];
+const SECONDS = { ms: 1e-3, s: 1, m: 60, min: 60, h: 3600 };
+const BYTES = { B: 1, kB: 1e3, MB: 1e6, GB: 1e9, KiB: 2 ** 10, MiB: 2 ** 20, GiB: 2 ** 30 };
 
 class UsageError extends Error {}
 
 async function importFunctions(files: readonly string[]): Promise<Functions> {
   const all = new Map<string, ServedFunction>();
   for (const file of files) {
+    if (file.endsWith(".py")) {
+      throw new UsageError(
+        `'${file}' is Python's, for portcall serve of the Python package; this one serves JavaScript: --import FILE.mjs, ` +
+          'with export const functions = { "name": (a) => a }',
+      );
+    }
     const { functions } = await importFile(file);
     if (typeof functions !== "object" || functions === null) {
       throw new UsageError(`'${file}' does not export functions; write: export const functions = { "name": (a) => a }`);
@@ -77,21 +87,31 @@ function parse(args: string[]) {
         proxy: { type: "string" },
         insecure: { type: "boolean", default: false },
         key: { type: "string", default: "" },
-        "session-timeout": { type: "string", default: "0" },
-        "memory-limit": { type: "string", default: String(2 ** 30) },
+        "session-timeout": { type: "string", default: "0s" },
+        "memory-limit": { type: "string", default: "1GiB" },
         json: { type: "boolean", default: false },
         help: { type: "boolean", default: false },
       },
     });
   } catch (error) {
-    throw new UsageError((error as Error).message);
+    const { message } = error as Error;
+    const [, unknown] = /^Unknown option '--?([^']*)'/.exec(message) ?? [];
+    throw new UsageError(unknown === undefined ? message : `there is no option '--${unknown}'${remedyFor(unknown)}`);
   }
 }
 
-function numberOf(option: string, text: string): number {
-  const value = Number(text);
-  if (text.trim() === "" || !Number.isFinite(value)) throw new UsageError(`${option} takes a number, not '${text}'`);
-  return value;
+/** What to write instead of an option that there is not; that of `portcall serve` in Python may have another name here. */
+function remedyFor(unknown: string): string {
+  const near = ["host", "port", "unix"].includes(unknown) ? "address" : nearest(unknown, OPTIONS);
+  return near ? `; did you mean --${near}?` : "";
+}
+
+/** Read a number with a unit, as `portcall serve` in Python does. */
+function quantityOf(option: string, text: string, units: Readonly<Record<string, number>>, examples: string): number {
+  const [, number, unit = ""] = /^\s*(\d+\.?\d*|\.\d+)\s*([a-z]+)\s*$/i.exec(text) ?? [];
+  const value = Number(number) * (units[unit] ?? Number.NaN);
+  if (Number.isFinite(value)) return value;
+  throw new UsageError(`${option} takes a number and a unit, such as ${examples}, not '${text}'`);
 }
 
 function describe(state: JoinState): string {
@@ -123,8 +143,8 @@ async function serve(values: ReturnType<typeof parse>["values"]): Promise<void> 
   const options = {
     functions: await importFunctions(values.import),
     key: values.key,
-    sessionTimeout: numberOf("--session-timeout", values["session-timeout"]),
-    memoryLimit: numberOf("--memory-limit", values["memory-limit"]),
+    sessionTimeout: quantityOf("--session-timeout", values["session-timeout"], SECONDS, "30s or 10m"),
+    memoryLimit: quantityOf("--memory-limit", values["memory-limit"], BYTES, "64MiB or 1GiB"),
   };
   if (values.proxy !== undefined) {
     const onState = ({ state, ...facts }: JoinState) => {

@@ -63,9 +63,14 @@ const CALLS: [string, (wrong: never) => unknown, unknown[]][] = [
 ];
 
 test("an option that there is not is refused, with those that there are", async () => {
-  const refused = (call: () => Promise<unknown>) =>
-    assert.rejects(call, (error: Error) => error instanceof TypeError && /timout/.test(error.message));
-  await refused(() => connect({ timout: 1 }));
+  const refused = (call: () => Promise<unknown>, near = "") =>
+    assert.rejects(
+      call,
+      (error: Error) => error instanceof TypeError && /timout|_/.test(error.message) && error.message.includes(near),
+    );
+  await refused(() => connect({ timout: 1 }), "'timeout'");
+  for (const each of [connect, listen]) await refused(() => each({ session_timeout: 1 }), "'sessionTimeout'");
+  await refused(() => listen({ memory_limit: 1 }), "'memoryLimit'");
   await refused(() => listen({ timout: 1 }));
   await refused(() => rpc.join(server.address, { functions: {}, timout: 1 } as never));
   await refused(() => session.timeEvaluator("testing.nop", { timout: 1 } as never));

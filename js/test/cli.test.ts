@@ -18,14 +18,23 @@ before(() => {
 after(() => rmSync(folder, { recursive: true }));
 
 test("a wrong command line has exit code 2, and an error 1", () => {
-  const run = (...args: string[]) => spawnSync(process.execPath, [CLI, ...args], { encoding: "utf8" });
+  const run = (...args: string[]) => spawnSync(process.execPath, [CLI, ...args], { encoding: "utf8", timeout: 60_000 });
   const wrong = ["--nothing"],
     open = ["--address", "0.0.0.0:0"],
-    late = ["--session-timeout", "abc"];
-  const words = [wrong, open, late, ["--import", CLI.replace("cli", "errors")]].map((each) => ["serve", ...each]);
+    late = ["--session-timeout", "abc"],
+    bare = ["--memory-limit", "1000"], // of what?
+    python = ["--import", "functions.py"];
+  const words = [wrong, open, late, bare, python, ["--import", CLI.replace("cli", "errors")]].map((each) => [
+    "serve",
+    ...each,
+  ]);
   for (const args of [[], ["fetch"], ...words]) {
     const { status, stderr } = run(...args);
     assert.deepEqual([status, stderr.includes("portcall --help")], [2, true], args.join(" "));
+  }
+  const near = { "--session_timeout": "--session-timeout", "--port": "--address", "--memry-limit": "--memory-limit" };
+  for (const [typed, meant] of Object.entries(near)) {
+    assert(run("serve", typed, "1").stderr.includes(` ${meant}?`), typed);
   }
   assert.equal(run("serve", "--import", join(folder, "missing.mjs")).status, 1);
   assert.equal(run("serve", "--address", "127.0.0.1:x").status, 1);

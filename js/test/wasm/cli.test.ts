@@ -24,6 +24,7 @@ after(() => rmSync(folder, { recursive: true }));
 test("serve says where it listens, serves the functions of a file, and reports sessions", async () => {
   const { process: server, line } = await start(process.execPath, [
     ...[CLI, "serve", "--json", "--import", functions, "--address", "127.0.0.1:0", "--key", "k"],
+    ...["--session-timeout", "1.5h", "--memory-limit", "64MiB"],
   ]);
   const { event, address, key } = JSON.parse(line);
   assert.deepEqual([event, key], ["ready", "k"]);

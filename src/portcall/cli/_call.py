@@ -381,7 +381,7 @@ def find_function(library: portcall.Module, path: str, name: str) -> portcall.Pa
             raise CommandError(
                 f"there is no file '{name}' here, and the server offers no function of that name",
                 "the name is wrong, or the server was started without the file that registers it",
-                "portcall serve --import FILE.py on the server, or portcall run LIBRARY FUNCTION",
+                "portcall serve --import FILE on the server, or portcall run LIBRARY FUNCTION",
                 kind="FunctionNotFoundError",
             ) from error
         near = getattr(error, "near", ()) or difflib.get_close_matches(name, functions_of(path), n=3)

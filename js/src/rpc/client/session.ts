@@ -71,7 +71,8 @@ export class Session {
   }
 
   #missing(name: string): never {
-    throw new FunctionNotFoundError(`${this.peer} offers no function '${name}'`, name);
+    const remedy = "serve it with --import FILE.py, in Node with --import FILE.mjs or rpc.listen({ functions })";
+    throw new FunctionNotFoundError(`${this.peer} offers no function '${name}'; ${remedy}`, name);
   }
 
   async #find(name: string): Promise<RemoteFunction | undefined> {

@@ -139,7 +139,8 @@ class Session:
         """
         func = self._find(name)
         if func is None:
-            raise not_found(f"{self.name} offers no function {name!r}; serve it with --import FILE.py", name, [])
+            remedy = "serve it with --import FILE.py (a server in JavaScript: --import FILE.mjs)"
+            raise not_found(f"{self.name} offers no function {name!r}; {remedy}", name, [])
         return func
 
     def _find(self, name: str) -> PackedFunc | None:
