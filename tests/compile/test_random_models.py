@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from onnx import helper
 
+import portcall
 from compile import random_models
-from compile.reference import check, make
+from compile.reference import check, make, outputs
 from compile.test_models import random
 from portcall.errors import ModelError
 
@@ -109,3 +110,28 @@ def test_a_model_that_is_refused_is_no_wrong_one() -> None:
     assert random_models.judge(model).startswith("refused")
     with pytest.raises(ModelError):
         check(model, {"x": random(3, 4)})
+
+
+@pytest.mark.parametrize("axis", [1, 2, 3])
+def test_what_a_slice_takes_of_a_convolution_is_not_written_beyond_it(axis: int) -> None:
+    nodes = [helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 0, 1, 1], strides=[2, 1]),
+             helper.make_node("Slice", ["y", "zero", "end", "axis"], ["z"])]  # fmt: skip
+    constants = {"w": random(6, 5, 1, 3), "zero": np.array([0]), "end": np.array([2]), "axis": np.array([axis])}
+    made = check(make(nodes, {"x": [2, 5, 9, 8]}, ["z"], constants), {"x": random(2, 5, 9, 8)})
+    assert "default" not in made.kernels
+
+
+@pytest.mark.parametrize("axis", [1, 2])
+def test_normalizations_of_large_values_have_a_root(axis: int) -> None:
+    words: dict[str, Any] = {"LayerNormalization": {"axis": axis}, "MeanVarianceNormalization": {"axes": [axis - 1, 2]}}
+    x = 1000 + 1e-3 * random(4, 3, 5)
+    for op, attributes in words.items():
+        scales = ["scale"] if op == "LayerNormalization" else []
+        model = make([helper.make_node(op, ["x", *scales], ["y"], **attributes)], {"x": [4, 3, 5]}, ["y"],
+                     {"scale": np.ones(x.shape[axis:], "float32")})  # fmt: skip
+        (found,) = outputs(portcall.compile.onnx(model, runtime="graph", check=False), {"x": x})
+        axes = tuple(range(axis, 3)) if scales else (axis - 1, 2)
+        exact = x.astype("float64")
+        difference = exact - exact.mean(axes, keepdims=True)
+        variance = (difference**2).mean(axes, keepdims=True) + (1e-5 if scales else 0)
+        np.testing.assert_allclose(found, difference / np.sqrt(variance), atol=0.2)

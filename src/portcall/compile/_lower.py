@@ -23,7 +23,8 @@ _LAYOUT = {name: [_DATA, _WEIGHTS] for name in ("relax.nn.conv2d", "relax.nn.con
 _CONVOLUTION, _TRANSPOSED = (tvm.ir.Op.get(name) for name in _LAYOUT)
 _CALL_TIR = tvm.ir.Op.get("relax.call_tir")
 _FEW = 8  # values whose concatenation may be part of what reads it
-_BROADCAST, _OPAQUE = 1, 8  # of TVM's OpPatternKind: the largest that is one element by one, and what is never fused
+# Of TVM's OpPatternKind: the largest that is one element by one, what moves elements, and what is never fused.
+_BROADCAST, _INJECTIVE, _OPAQUE = 1, 2, 8
 
 
 def lower(module: Any, target: Target, labels: Labels | None = None) -> Any:
@@ -156,7 +157,8 @@ def KeepApart() -> Any:
 
     One is what follows a product, and is smaller than its reader: in one function no rule for products finds its sums
     in the places of the result, such as the gate of each channel in all pixels. Another is a concatenation of many,
-    such as the steps of a recurrent layer: what reads it would have a choice in a choice for each.
+    such as the steps of a recurrent layer: what reads it would have a choice in a choice for each. A Slice from the
+    first element on, which TVM takes for one that goes element by element, is not fused with the product in front.
     """
 
     def run(module: Any, context: Any) -> Any:
@@ -171,6 +173,9 @@ def KeepApart() -> Any:
             if name.name_hint.startswith("concatenate") and len(call.args[1]) > _FEW:
                 small.add(name)
             one_by_one = int(module[name].attrs.get("op_pattern", _OPAQUE)) <= _BROADCAST
+            if one_by_one and any(_is_cut(part, variable) for part in call.args[1]):
+                module.update_func(name, module[name].with_attr("op_pattern", _INJECTIVE))
+                one_by_one = False
             if one_by_one:  # others, such as a concatenation, are not fused with what follows a product
                 small.update(makers[part] for part in following if _size(part) < _size(variable))
             if following if one_by_one else is_product_of(name):
@@ -180,6 +185,18 @@ def KeepApart() -> Any:
         return module
 
     return tvm.transform.module_pass(run, opt_level=0, name="KeepApart")
+
+
+def _is_cut(e: Any, result: Any) -> bool:
+    """Tell whether a result has less of an axis than the tensor that it is made of."""
+    shapes = [getattr(each.ty, "shape", None) for each in (e, result)]
+    if not all(isinstance(shape, relax.ShapeExpr) for shape in shapes):
+        return False
+    given, made = (list(shape) for shape in shapes)
+    known = [
+        (a, b) for a, b in zip(given, made, strict=False) if isinstance(a, tirx.IntImm) and isinstance(b, tirx.IntImm)
+    ]
+    return len(given) == len(made) and any(int(a) > int(b) for a, b in known)
 
 
 def _size(e: Any) -> int:

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
+import onnx
 from onnx import helper
 
-from portcall.compile._rewriting import ONNX_DOMAINS, Graph, Nodes, attribute_of, replace_operators
+from portcall.compile._rewriting import ONNX_DOMAINS, Graph, Nodes, UnknownError, attribute_of, replace_operators
 
 Model = Any
 _AT_ONCE = 16
@@ -29,16 +31,62 @@ def group_concatenations(graph: Graph) -> None:
     graph.nodes = nodes
 
 
-def replace_celu(model: Model) -> Model:
-    """Write Celu with others. Its own definition gives a scalar one axis."""
-    return replace_operators(model, lambda node: _celu if _is_celu(node) else None)
+def write_out(model: Model) -> Model:
+    """Write operators with others where the importer has none, and their own definition is not good enough."""
+    return replace_operators(model, _writer_of, complete=False)
 
 
-def _is_celu(node: Any) -> bool:
-    return bool(node.op_type == "Celu" and node.domain in ONNX_DOMAINS)
+def _writer_of(node: Any) -> Callable[[Nodes], None] | None:
+    if node.domain not in ONNX_DOMAINS or (node.op_type == "LayerNormalization" and is_of_rows(node)):
+        return None
+    return _WRITTEN.get(node.op_type)
+
+
+def is_of_rows(node: Any) -> bool:
+    """Tell whether a normalization is of the last axis alone, and gives nothing else."""
+    return len([name for name in node.output if name]) == 1 and bool(attribute_of(node, "axis", -1) == -1)
+
+
+def _layer_normalization(n: Nodes) -> None:
+    """Write a normalization of several axes. Its own definition takes the mean's square from that of squares.
+
+    What remains of these two by rounding can be less than 0, of which there is no root.
+    """
+    x, axis = n.input(0), n.attribute("axis", -1)
+    rank, dtype = n.rank(x), n.graph.dtype(x)
+    if not dtype:
+        raise UnknownError(f"the type of '{x}' is not known")
+    axes = range(axis % rank, rank)
+    wide = dtype != "float64" and n.attribute("stash_type", onnx.TensorProto.FLOAT) == onnx.TensorProto.FLOAT
+    inner = "float32" if wide else dtype
+    kind, own = (helper.np_dtype_to_tensor_dtype(np.dtype(word)) for word in (inner, dtype))
+    x = x if inner == dtype else n.add("Cast", x, to=kind)
+    difference, variance = _moments(n, x, axes, n.output(1))
+    deviation = n.add("Sqrt", n.add("Add", variance, n.stored(n.attribute("epsilon", 1e-5), inner)))
+    if n.output(2):
+        n.add("Reciprocal", deviation, out=n.output(2))
+    made = n.add("Div", difference, deviation)
+    made = made if inner == dtype else n.add("Cast", made, to=own)
+    made = n.add("Mul", made, n.input(1), out="" if n.input(2) else n.output(0))
+    if n.input(2):
+        n.add("Add", made, n.input(2), out=n.output(0))
+
+
+def _mean_variance_normalization(n: Nodes) -> None:
+    x = n.input(0)
+    difference, variance = _moments(n, x, n.attribute("axes", [0, 2, 3]))
+    deviation = n.add("Add", n.add("Sqrt", variance), n.stored(1e-9, n.graph.dtype(x) or "float32"))
+    n.add("Div", difference, deviation, out=n.output(0))
+
+
+def _moments(n: Nodes, x: str, axes: Iterable[int], mean: str = "") -> tuple[str, str]:
+    """Write the differences from the mean, and the mean of their squares."""
+    difference = n.add("Sub", x, n.reduced("ReduceMean", x, axes, out=mean))
+    return difference, n.reduced("ReduceMean", n.add("Mul", difference, difference), axes)
 
 
 def _celu(n: Nodes) -> None:
+    """Write a Celu. Its own definition gives a scalar one axis."""
     x, alpha = n.input(0), n.stored(n.attribute("alpha", 1.0))
     n.add("Mul", alpha, n.add("Elu", n.add("Div", x, alpha), alpha=1.0), out=n.output(0))
 
@@ -104,3 +152,9 @@ def _shift(graph: Graph, node: Any, dtype: np.dtype[Any]) -> list[Any]:
     if not to_sign:
         nodes.append(helper.make_node("Where", [outside, zero, shifted], [node.output[0]]))
     return nodes
+
+
+_WRITTEN: Mapping[str, Callable[[Nodes], None]] = {
+    "Celu": _celu, "LayerNormalization": _layer_normalization,
+    "MeanVarianceNormalization": _mean_variance_normalization,
+}  # fmt: skip

@@ -212,10 +212,13 @@ def unravel(number: Index, extents: Sequence[int]) -> list[Index]:
 
 
 def _same_place(buffer: Buffer, at: list[Index], result: Buffer, indices: list[Index]) -> bool:
-    """Tell whether two places are the same one, axes of one element apart."""
-    mine = [index for index, extent in zip(at, shape_of(buffer), strict=True) if extent != 1]
-    other = [index for index, extent in zip(indices, shape_of(result), strict=True) if extent != 1]
-    return len(mine) == len(other) and all(a is b for a, b in zip(mine, other, strict=True))
+    """Tell whether two places are the same one of equal shapes, axes of one element apart.
+
+    A Slice from the first element reads the same place of a larger tensor, which does not fit into the result.
+    """
+    mine = [(index, extent) for index, extent in zip(at, shape_of(buffer), strict=True) if extent != 1]
+    other = [(index, extent) for index, extent in zip(indices, shape_of(result), strict=True) if extent != 1]
+    return len(mine) == len(other) and all(a is b and m == n for (a, m), (b, n) in zip(mine, other, strict=True))
 
 
 def read_convolution(reading: Reading) -> Product:

@@ -25,7 +25,13 @@ from portcall.compile._heights import add_heights
 from portcall.compile._limits import check_values
 from portcall.compile._ml import replace_ml
 from portcall.compile._model import infer_shapes
-from portcall.compile._operators import group_concatenations, replace_celu, replace_remainders, replace_shifts
+from portcall.compile._operators import (
+    group_concatenations,
+    is_of_rows,
+    replace_remainders,
+    replace_shifts,
+    write_out,
+)
 from portcall.compile._quantized import is_quantized, new_enough, replace_quantized
 from portcall.compile._recurrent import RECURRENT, replace_recurrent
 from portcall.compile._resize import replace_resizes
@@ -97,7 +103,7 @@ def decompose(model: Model) -> Model:
     if model.functions:
         _check_calls(model)
         model = inliner.inline_local_functions(model)
-    model = replace_celu(replace_ml(replace_contrib(model), trees=False))
+    model = write_out(replace_ml(replace_contrib(model), trees=False))
     known = supported()
     for _ in range(_ROUNDS):  # what consists of others that do, too
         wanted = {
@@ -152,9 +158,8 @@ def _add_types_of_weights(model: Model) -> None:
 
 def _is_imported_wrongly(node: Any) -> bool:
     """Tell whether the importer does something else than the operator's definition says."""
-    several = len([name for name in node.output if name]) > 1
     if node.op_type in ("LayerNormalization", "RMSNormalization"):
-        return bool(several or attribute_of(node, "axis", -1) != -1)
+        return not is_of_rows(node)
     return bool(node.op_type == "Attention")
 
 
