@@ -189,14 +189,12 @@ def KeepApart() -> Any:
 
 def _is_cut(e: Any, result: Any) -> bool:
     """Tell whether a result has less of an axis than the tensor that it is made of."""
-    shapes = [getattr(each.ty, "shape", None) for each in (e, result)]
+    shapes: list[Any] = [getattr(each.ty, "shape", None) for each in (e, result)]
     if not all(isinstance(shape, relax.ShapeExpr) for shape in shapes):
         return False
     given, made = (list(shape) for shape in shapes)
-    known = [
-        (a, b) for a, b in zip(given, made, strict=False) if isinstance(a, tirx.IntImm) and isinstance(b, tirx.IntImm)
-    ]
-    return len(given) == len(made) and any(int(a) > int(b) for a, b in known)
+    pairs = [pair for pair in zip(given, made, strict=False) if all(isinstance(each, tirx.IntImm) for each in pair)]
+    return len(given) == len(made) and any(int(a) > int(b) for a, b in pairs)
 
 
 def _size(e: Any) -> int:
