@@ -29,6 +29,7 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # before onnxruntime is imp
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper, shape_inference
+from onnx.reference import ReferenceEvaluator
 
 import portcall
 from portcall.errors import ModelError
@@ -531,9 +532,18 @@ def judge(model: Any, seed: int = 0) -> str:
         if mine.shape != theirs.shape or mine.dtype != theirs.dtype:
             return f"wrong: result {number} is {mine.dtype}{mine.shape}, not {theirs.dtype}{theirs.shape}"
         difference = _difference(mine, theirs, other)
-        if difference:
+        if difference and not _is_exact(model, feeds, number, mine):
             return f"wrong: result {number} {difference}"
     return "right"
+
+
+def _is_exact(model: Any, feeds: dict[str, Any], number: int, mine: Any) -> bool:
+    """Tell whether onnx's reference, whose order of operations is another one than onnxruntime's, says the same."""
+    try:
+        said = ReferenceEvaluator(model).run(None, feeds)[number]
+    except Exception:  # it lacks some operators
+        return False
+    return mine.shape == said.shape and not _difference(mine, said, said)
 
 
 def _nudged(array: Any) -> Any:

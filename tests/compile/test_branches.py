@@ -84,10 +84,38 @@ def test_a_branch_may_be_as_long_as_the_rest_of_the_model() -> None:
 
 
 def test_what_would_decide_is_named() -> None:
-    with pytest.raises(ModelError, match="--constant sr=VALUE"):
+    with pytest.raises(ModelError) as caught:
         portcall.compile.onnx(by_rate(cheap=False), runtime="graph")
+    assert caught.value.hint.endswith(" --constant sr=16000")
     executor = portcall.compile.onnx(by_rate(cheap=False), check=False)
     assert isinstance(executor, portcall.compile.CompiledExecutable)
+
+
+def test_all_that_is_missing_is_told_at_once() -> None:
+    """A state has the batch of the other input; the branches are too long to compute both, and differ in rank."""
+    first = [helper.make_node("Neg", ["m"], ["a0"])]
+    first += [helper.make_node("Neg", [f"a{k}"], [f"a{k + 1}"]) for k in range(12)]
+    second = helper.make_node("Unsqueeze", ["m", "zero"], ["b"])
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["p"]),
+        helper.make_node("Unsqueeze", ["p", "zero"], ["u"]),
+        helper.make_node("Concat", ["u", "state"], ["m"], axis=0),
+        helper.make_node("Equal", ["sr", "rate"], ["high"]),
+        helper.make_node("If", ["high"], ["y"], then_branch=branch(first, "a12"), else_branch=branch([second], "b")),
+    ]
+    constants = {"w": random(512, 8), "zero": np.array([0]), "rate": np.array(16000)}
+    kind = TensorProto.FLOAT
+    inputs: dict[str, tuple[int, list[Any]]] = {
+        "x": (kind, [None, None]),
+        "state": (kind, [2, None, 8]),
+        "sr": (TensorProto.INT64, []),
+    }
+    given = model(nodes, inputs, constants)
+    with pytest.raises(ModelError) as caught:
+        portcall.compile.onnx(given, runtime="graph")
+    assert caught.value.hint.endswith("--shape x=1x512 --shape state=2x1x8 --constant sr=16000")
+    shapes = {"x": (1, 512), "state": (2, 1, 8)}
+    assert not portcall.compile.onnx(given, runtime="graph", shapes=shapes, constants={"sr": 16000}).unchecked
 
 
 def test_shapes_decide_and_branches_are_in_branches() -> None:

@@ -242,3 +242,4 @@ def test_check_uses_sizes_that_the_model_is_for() -> None:
     model = make([pooling, Node("ReduceSum", ["p"], ["y"])], {"x": ["n", 2, "h", "w"]}, ["y"])
     made = compile.onnx(model, runtime="vm")
     assert not made.unchecked
+    assert made.sizes == {"x": [1, 2, 224, 224]}

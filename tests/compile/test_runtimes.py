@@ -99,8 +99,10 @@ def test_shapes_may_be_given_for_some_inputs() -> None:
 
 def test_onnx_refusal_has_both_reasons(tmp_path: Path) -> None:
     unknown = model("Frob", ["n", 4], ["n", 3])
-    with pytest.raises(errors.ModelError, match=r"(?s)as a graph: .*for the Relax VM: .*Frob"):
+    with pytest.raises(errors.ModelError) as caught:
         compile.onnx(unknown)
+    assert str(caught.value).count("Frob") == 1
+    assert "'x'" in str(caught.value)
     (tmp_path / "m.onnx").write_bytes(b"damaged")
     with pytest.raises(errors.ModelError, match="not an ONNX model"):
         compile.onnx(tmp_path / "m.onnx")

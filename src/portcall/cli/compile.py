@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -157,14 +158,20 @@ def report_executable(made: CompiledExecutable, output: str, nbytes: int, json_t
         advice = ", and a graph has fewer of them: give --shape" if "?" in inputs or "--shape" in made.reason else ""
         print_line(f"{which} TVM's own, which are slower{advice}", "note", "yellow")
     print_line(", ".join(f"{name} {format_duration(seconds)}" for name, seconds in made.steps.items()))
-    print_next(made, output, [f"--input={name}={example(text)}" for name, text in made.inputs.items()])
+    print_next(made, output, [
+        f"--input={name}={example(text, made.sizes.get(name))}" for name, text in made.inputs.items()
+    ])  # fmt: skip
 
 
-def example(text: str) -> str:
-    """Return what can be given for an input of a type such as ``float32[n,4]``: 2 for what is not fixed."""
+def example(text: str, checked: Sequence[int] | None = None) -> str:
+    """Return what can be given for an input of a type such as ``float32[n,4]``.
+
+    Parameters:
+        checked: a shape with which the model ran; without one, 2 stands for what is not fixed.
+    """
     dtype, _, extents = text.removesuffix("]").partition("[")
     words = [word.strip() for word in extents.split(",") if word.strip()]
-    sizes = ",".join(word if word.isdigit() else "2" for word in words)
+    sizes = ",".join(str(n) for n in checked or (word if word.isdigit() else 2 for word in words))
     return "random" if all(word.isdigit() for word in words) else f"random:{dtype}[{sizes}]"
 
 

@@ -237,14 +237,14 @@ def _for_runtime(
         ):
             raise
         why = error
-    reason = str(why) if "--shape" in why.hint else str(why).removesuffix(f"; {why.hint}")
+    plain = str(why).removesuffix(f"; {why.hint}")
     try:
-        return replace(executable(), reason=reason)
+        return replace(executable(), reason=str(why) if "--shape" in why.hint else plain)
     except ModelError as error:
         places = {_place(text) for text in error.problems}
         if str(error) == str(why) or (places and places <= {_place(text) for text in why.problems}):
             raise why from None
-        text = f"as a graph: {reason}\nfor the Relax VM: {error}"
+        text = f"as a graph: {plain}\nfor the Relax VM: {error}"
         raise ModelError(text, problems=why.problems, hint=why.hint) from error
 
 

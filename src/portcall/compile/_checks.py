@@ -14,14 +14,14 @@ from tvm.relax.frontend.onnx import onnx_frontend
 from portcall.compile._ml import OPERATORS as OF_ML
 from portcall.compile._quantized import OPERATORS
 from portcall.compile._recurrent import RECURRENT
-from portcall.compile._rewriting import ONNX_DOMAINS, inputs_behind, name_of, opset_of
+from portcall.compile._rewriting import ONNX_DOMAINS, inputs_behind, name_of, opset_of, value_that_decides
 from portcall.compile._trees import ML
 from portcall.errors import ModelError
 
 Model = Any
 _FEW = 8
 _OLDEST_IR = 3  # whose models say their opsets
-_DECIDE = "fix the inputs that decide it"
+_DECIDED = "which these inputs decide"
 _OPTIONAL = defs.OpSchema.FormalParameterOption.Optional
 _EXPORT_AGAIN = "copy or export it again"
 # Operators that are imported, of which a graph cannot be made; the Relax VM can have some.
@@ -225,8 +225,17 @@ def check_operators(model: Model, *, graph: bool = True) -> None:
         count = f"{len(problems)} node{'s' * (len(problems) > 1)}"
         raise ModelError(
             f"{count} of the model cannot be compiled:\n  " + "\n  ".join(_few(problems)), problems=problems,
-            hint=_DECIDE if all(_DECIDE in text for text in problems) else "export the model with other operators",
+            hint=_deciding_words(model, problems) or "export the model with other operators",
         )  # fmt: skip
+
+
+def _deciding_words(model: Model, problems: Sequence[str]) -> str:
+    """Return which constants solve all problems; empty if others are among them."""
+    if not all(_DECIDED in text for text in problems):
+        return ""
+    ifs = [node for node in model.graph.node if node.op_type == "If"]
+    behind = dict.fromkeys(name for node in ifs for name in inputs_behind(model, node.input[0]))
+    return f"make constants of them: {' '.join(f'--constant {name}={_value_of(model, name)}' for name in behind)}"
 
 
 def supported() -> set[str]:
@@ -250,8 +259,7 @@ def _flaws(model: Model, graph: bool) -> Iterator[str]:
             continue
         name = name_of(node, number)
         if graph and node.op_type == "If" and (behind := inputs_behind(model, node.input[0])):
-            values = " ".join(f"--constant {name}=VALUE" for name in behind)
-            yield f"{name}: If: {_NOT_IN_GRAPHS['If']}; {_DECIDE}: {values}"
+            yield f"{name}: If: {_NOT_IN_GRAPHS['If']}, {_DECIDED}: {', '.join(behind)}"
         elif graph and node.op_type in _NOT_IN_GRAPHS:
             yield f"{name}: {node.op_type}: {_NOT_IN_GRAPHS[node.op_type]}"
         elif node.op_type == "Dropout" and _trains(node, model):
@@ -267,6 +275,12 @@ def _flaws(model: Model, graph: bool) -> Iterator[str]:
             yield f"{name}: {node.domain}.{node.op_type}: the domain is not known"
         elif node.op_type not in known:
             yield f"{name}: {node.op_type}: the operator is not supported"
+
+
+def _value_of(model: Model, name: str) -> str:
+    """Return a value that an input may have, as an option has it."""
+    found = value_that_decides(model, name)
+    return "VALUE" if found is None else str(found)
 
 
 def _trains(node: Any, model: Model) -> bool:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,6 +29,7 @@ from portcall.compile._fusion import (
     join_concatenations,
     join_local_sums,
 )
+from portcall.compile._hints import missing
 from portcall.compile._importer import import_model
 from portcall.compile._kernels import Rules, no_kernel
 from portcall.compile._labels import Labels
@@ -142,7 +144,7 @@ def compile_graph(
         proto = onnx.ModelProto()
         proto.CopyFrom(loaded.model)
         fix_inputs(proto, constants or {})
-        fixed = bind_shapes(proto, shapes or {}, runs=_verify.runs)
+        fixed = bind_shapes(proto, shapes or {}, missing=functools.partial(missing, runs=_verify.runs))
         given = onnx.ModelProto()
         given.CopyFrom(proto)
         proto = inline_control(decompose(inline_control(proto)))
@@ -151,7 +153,7 @@ def compile_graph(
         try:
             proto = simplify(proto)
         except ContradictionError as error:
-            if _verify.runs(given, fixed):
+            if _verify.runs(given)(fixed):
                 raise
             text = str(error).removesuffix(f"; {error.hint}")
             raise InvalidModelError(text, problems=error.problems, hint=error.hint) from error

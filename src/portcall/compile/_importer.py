@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
@@ -28,6 +29,8 @@ from portcall.errors import ModelError
 Array = Any
 _SERIES = {"float16": 4, "float32": 8, "float64": 17}  # terms of atanh up to 1/3: what follows is below half a bit
 _LONG_REASON = 400  # letters of what TVM says, which may print an operator with all that it knows of it
+_OF_RANKS = re.compile(r"ndim=-1|MatchCast|statically known.* rank|unknown rank")  # in what TVM says
+_NO_RANK = "how many axes a value has is known only when the model runs, since it depends on values or on extents"
 Expr = Any
 _CONVOLUTIONS = {1: relax.op.nn.conv1d, 2: relax.op.nn.conv2d, 3: relax.op.nn.conv3d}
 
@@ -99,7 +102,8 @@ def refused_node(op_name: str, attrs: Mapping[str, Any]) -> Iterator[None]:
         name = attrs["tvm_custom"]["name"]
         reason = str(error).strip().rpartition("\n")[2] or type(error).__name__
         reason = reason if len(reason) <= _LONG_REASON else f"{reason[:_LONG_REASON]}…"
-        text = f"{f'node {name!r:.200}' if name else 'a node'}: {op_name}: TVM cannot import it: {reason}"
+        reason = _NO_RANK if _OF_RANKS.search(reason) else f"TVM cannot import it: {reason}"
+        text = f"{f'node {name!r:.200}' if name else 'a node'}: {op_name}: {reason}"
         raise ModelError(text, problems=[text]) from error
 
 

@@ -24,7 +24,7 @@ from portcall.compile._rewriting import Graph, name_of, shapes_inferred
 from portcall.errors import ModelError
 
 Model = Any
-Runs = Callable[[Any, Mapping[str, Sequence[int]]], bool]
+Missing = Callable[[Any, Sequence[str]], tuple[list[str], str]]
 Source = Any  # a path, bytes, or a ModelProto
 _BLOCK = 1 << 20
 # Extents of pictures and of sequences: for the last two axes of four, and for all other axes but the batch.
@@ -176,13 +176,13 @@ def inputs_of(model: Model) -> list[Any]:
 
 
 def bind_shapes(
-    model: Model, shapes: Mapping[str, Sequence[int]], *, fixed: bool = True, runs: Runs | None = None
+    model: Model, shapes: Mapping[str, Sequence[int]], *, fixed: bool = True, missing: Missing | None = None
 ) -> dict[str, tuple[int, ...]]:
     """Give inputs their shapes, in place, and return those that are fixed.
 
     Parameters:
         fixed: all of them must be.
-        runs: tell whether the model can be run with inputs of some shapes, which an error then proposes.
+        missing: return what else the model lacks than the shapes of some inputs, and what to do.
 
     Raises:
         ModelError: an input has dimensions that are neither fixed nor given; or a shape that does not fit it.
@@ -218,15 +218,16 @@ def bind_shapes(
         elif fixed:
             problems.append(f"input '{name}' has the shape {_text(said)}, which is not fixed")
             options.append(name)
-    if problems and options:
-        likely = list(likely_shapes(model, options))
-        found_ones = next((each for each in likely if runs is None or runs(model, each)), likely[0])
-        options = [f"--shape {name}={'x'.join(map(str, shape))}" for name, shape in found_ones.items()]
     if problems:
-        raise ModelError(
-            "; ".join(problems), problems=problems, hint=f"give it, such as: {' '.join(options)}" if options else ""
-        )
+        more, hint = missing(model, options) if missing is not None and options else ([], "")
+        problems += more
+        raise ModelError("; ".join(problems), problems=problems, hint=hint)
     return found
+
+
+def shape_words(shapes: Mapping[str, Sequence[int]]) -> list[str]:
+    """Return the options that give inputs their shapes."""
+    return [f"--shape {name}={'x'.join(map(str, shape))}" for name, shape in shapes.items()]
 
 
 def likely_shapes(model: Model, names: Sequence[str]) -> Iterator[dict[str, list[int]]]:
@@ -236,30 +237,44 @@ def likely_shapes(model: Model, names: Sequence[str]) -> Iterator[dict[str, list
     """
     said = {value.name: _said(value) or ["?"] for value in model.graph.input if value.name in names}
     batches = {extents[0] for extents in said.values() if extents}
-    found: dict[str, list[int]] = {}
-    any_fit = False
-    for height, width, length in _USUAL:
+
+    def inner(extents: Sequence[int | str], place: int) -> bool:
+        """Tell whether an extent between others may be the batch of a state."""
+        return len(extents) == 3 and place == 1 and all(isinstance(extents[k], int) for k in (0, 2))
+
+    def shapes(height: int, width: int, length: int, states: bool) -> dict[str, list[int]]:
         found = {}
         for name, extents in said.items():
             sizes = [length] * max(0, len(extents) - 2) + [height, width] if len(extents) > 3 else [length] * 3
             found[name] = [
-                extent if isinstance(extent, int) else 1 if not place or (extent != "?" and extent in batches) else size
+                extent
+                if isinstance(extent, int)
+                else 1
+                if not place or (extent != "?" and extent in batches) or (states and inner(extents, place))
+                else size
                 for place, (extent, size) in enumerate(zip(extents, sizes, strict=False))
             ]
-        tried = onnx.ModelProto()
-        tried.CopyFrom(model)
-        for value in tried.graph.input:
-            dims = value.type.tensor_type.shape.dim
-            for dim, extent in zip(dims, found.get(value.name, ()), strict=False):
-                dim.dim_value = extent
-        try:
-            infer_shapes(tried)
-        except ModelError:
-            continue
-        any_fit = True
-        yield found
+        return found
+
+    with_states = len(said) > 1 and any(inner(extents, 1) for extents in said.values())
+    any_fit, first = False, shapes(*_USUAL[0], False)
+    for states in (False, True)[: 1 + with_states]:
+        for usual in _USUAL:
+            found = shapes(*usual, states)
+            tried = onnx.ModelProto()
+            tried.CopyFrom(model)
+            for value in tried.graph.input:
+                dims = value.type.tensor_type.shape.dim
+                for dim, extent in zip(dims, found.get(value.name, ()), strict=False):
+                    dim.dim_value = extent
+            try:
+                infer_shapes(tried)
+            except ModelError:
+                continue
+            any_fit = True
+            yield found
     if not any_fit:
-        yield found
+        yield first
 
 
 def _said(value: Any) -> list[int | str] | None:

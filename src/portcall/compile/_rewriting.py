@@ -22,6 +22,7 @@ CONVOLUTIONS = ("Conv", "ConvInteger", "ConvTranspose")
 _LONG_NAME = 200  # letters of a name in a message
 _FEW = 3  # elements that say how many there are
 _LARGE = 1 << 16  # bytes of weights that say no shape
+_PASSING = ("Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape")  # which keep numbers as they are
 _CONSTANTS_ARE_NO_INPUTS = 4  # the first version of ONNX's format in which they need not be
 
 
@@ -367,3 +368,20 @@ def inputs_behind(model: Model, name: str) -> list[str]:
                 seen.add(other)
                 left.append(other)
     return list(found)
+
+
+def value_that_decides(model: Model, name: str) -> int | None:
+    """Return an integer with which an input is compared; None if there is none."""
+    constants = {tensor.name: tensor for tensor in model.graph.initializer}
+    same = {name}
+    for node in model.graph.node:
+        value = attribute_of(node, "value", None) if node.op_type == "Constant" else None
+        if value is not None:
+            constants[node.output[0]] = value
+        elif node.op_type in _PASSING and node.input[0] in same:
+            same.add(node.output[0])
+        elif node.op_type == "Equal" and same.intersection(node.input):
+            others = [numpy_helper.to_array(constants[other]) for other in node.input if other in constants]
+            if others and others[0].size == 1 and float(others[0].reshape(-1)[0]).is_integer():
+                return int(others[0].reshape(-1)[0])
+    return None

@@ -8,6 +8,7 @@ The difference begins at the first node that is not one of them.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import re
@@ -293,6 +294,11 @@ def reference(model: Any, feeds: Mapping[str, Array]) -> dict[str, Array]:
 
     It does so without optimizations, and with ``_without_saturation``: what it says is the same on every processor.
     """
+    return _session(model)(feeds)
+
+
+def _session(model: Any) -> Callable[[Mapping[str, Array]], dict[str, Array]]:
+    """Return what runs a model in onnxruntime."""
     onnxruntime = _import_onnxruntime()
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -303,9 +309,20 @@ def reference(model: Any, feeds: Mapping[str, Array]) -> dict[str, Array]:
     known.CopyFrom(model)
     known.ir_version = min(model.ir_version, _KNOWN_IR)
     _without_saturation(known.graph)
-    try:
+    with _explained():
         session = onnxruntime.InferenceSession(known.SerializeToString(), options, providers=["CPUExecutionProvider"])
-        return dict(zip(names, session.run(names, dict(feeds)), strict=True))
+
+    def run(feeds: Mapping[str, Array]) -> dict[str, Array]:
+        with _explained():
+            return dict(zip(names, session.run(names, dict(feeds)), strict=True))
+
+    return run
+
+
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    try:
+        yield
     except Exception as error:  # its classes are made by pybind11 and share no base of their own
         raise ReferenceFailedError(f"onnxruntime cannot run the model: {_SOURCE.sub('', str(error))}") from error
 
@@ -335,15 +352,25 @@ def _without_saturation(graph: Any) -> None:
             node.input[place] = name
 
 
-def runs(model: Any, shapes: Mapping[str, Sequence[int]]) -> bool:
-    """Tell whether onnxruntime, if it is installed, can run a model whose open inputs have these shapes."""
+def runs(model: Any) -> Callable[[Mapping[str, Sequence[int]]], bool]:
+    """Return what tells whether onnxruntime, if it is installed, can run a model whose open inputs have these shapes.
+
+    A result without elements does not count: the picture is too small, or the sound too short.
+    """
     if not is_there("onnxruntime"):
-        return True
+        return lambda shapes: True
     try:
-        reference(model, inputs_like(model, shapes))
+        ask = _session(model)
     except ReferenceFailedError:
-        return False
-    return True
+        return lambda shapes: False
+
+    def run(shapes: Mapping[str, Sequence[int]]) -> bool:
+        try:
+            return all(value.size for value in ask(inputs_like(model, shapes)).values())
+        except ReferenceFailedError:
+            return False
+
+    return run
 
 
 def inputs_like(model: Any, shapes: Mapping[str, Sequence[int]]) -> dict[str, Array]:

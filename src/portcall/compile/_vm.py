@@ -52,6 +52,7 @@ class CompiledExecutable:
         unchecked: why it was not compared with onnxruntime; empty if it was.
         kernels: how many kernels each rule wrote; "default" are TVM's own. Empty if all are.
         notes: what is different from the model, such as a ZipMap that is left out.
+        sizes: shapes of its inputs with which it was compared; empty if it was not.
         runs_here: this machine has the system and the processor that it is compiled for.
     """
 
@@ -65,6 +66,7 @@ class CompiledExecutable:
     unchecked: str = "it was not asked for"
     kernels: Mapping[str, int] = field(default_factory=dict)
     notes: Sequence[str] = ()
+    sizes: Mapping[str, Sequence[int]] = field(default_factory=dict)
     runs_here: bool = True
 
     def __repr__(self) -> str:
@@ -148,9 +150,11 @@ def compile_executable(
     why = _verify.why_unchecked(machine)
     if why:
         return replace(made, unchecked=why)
+    sizes: dict[str, Sequence[int]] = {}
     with steps.step("check"):
-        return _verify.check(made, lambda made: verify_executable(
-            made.load(), given, tolerance=_verify.checked(given)))  # fmt: skip
+        made = _verify.check(made, lambda made: verify_executable(
+            made.load(), given, tolerance=_verify.checked(given), sizes=sizes))  # fmt: skip
+    return replace(made, sizes=sizes)
 
 
 def _with_kernels(proto: Any, module: Any, machine: Target) -> tuple[Any, Mapping[str, int]]:
@@ -173,19 +177,24 @@ def verify_executable(
     *,
     tolerance: float,
     seed: int = 0,
+    sizes: dict[str, Sequence[int]] | None = None,
 ) -> _verify.Verification:
-    """Compare a model for the Relax VM with its ONNX model; see ``portcall.compile.verify``."""
+    """Compare a model for the Relax VM with its ONNX model; see ``portcall.compile.verify``.
+
+    Parameters:
+        sizes: gets the shapes of the inputs.
+    """
     proto = load(model).model
     known = inputs_of(proto)
     names = [parameter.name for parameter in machine.signature().parameters]
     inputs = _verify.given_inputs(proto, inputs or {})
     _verify.check_same_inputs(proto, names, inputs, "the library")
-    sizes = {value.name: [_extent(dim) for dim in value.type.tensor_type.shape.dim] for value in known}
+    said = {value.name: [_extent(dim) for dim in value.type.tensor_type.shape.dim] for value in known}
     types = {v.name: onnx.helper.tensor_dtype_to_np_dtype(v.type.tensor_type.elem_type) for v in known}
     failed: ModelError | None = None
     feeds, expected = {}, None
-    for shapes in itertools.chain(likely_shapes(proto, [*sizes]) if _is_open(known) else [], [{}]):
-        tried = {**_verify.random_inputs({**sizes, **shapes}, types, seed, proto), **inputs}
+    for shapes in itertools.chain(likely_shapes(proto, [*said]) if _is_open(known) else [], [{}]):
+        tried = {**_verify.random_inputs({**said, **shapes}, types, seed, proto), **inputs}
         try:
             feeds, expected = tried, _verify.reference(proto, tried)
         except _verify.ReferenceFailedError as error:
@@ -195,6 +204,8 @@ def verify_executable(
             break
     if expected is None:
         raise failed or ModelError("onnxruntime cannot run the model")
+    if sizes is not None:
+        sizes.update({name: list(array.shape) for name, array in feeds.items()})
     returned = machine(*(feeds[name] for name in names))
     values = returned if isinstance(returned, tuple) else (returned,)
     if len(values) != len(expected):
