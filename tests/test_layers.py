@@ -51,7 +51,7 @@ HOUSE = [
         "_reading _tiles _constants _resize _operators _contrib _heights _borders _subpixels _importer",
         "_simplify _dynamic",
         "_products _branches",
-        "_loops",
+        "_loops _hints",
         "_registers _padding _rows _elementwise _chain _default _transposes",
         "_convolution _window _winograd _matmul _integers _fusion",
         "_transposed",

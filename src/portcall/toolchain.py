@@ -115,7 +115,9 @@ class Compiler:
         if self.origin == "ziglang":
             flags.append("-fno-sanitize=undefined")  # on by default there, where a caller asks for -O0
         elif self.language == "c++" and is_gcc(self.command):
-            flags.append("-fno-gnu-unique")  # such variables would be one for all libraries of a process, on any runtime
+            flags.append(
+                "-fno-gnu-unique"
+            )  # such variables would be one for all libraries of a process, on any runtime
         if self.target.startswith("wasm"):
             flags.append("-fvisibility=default")  # hidden by default there, so nothing would be exported
         if self.target == WASM and self.language == "c++":

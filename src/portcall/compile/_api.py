@@ -244,7 +244,8 @@ def _for_runtime(
         places = {_place(text) for text in error.problems}
         if str(error) == str(why) or (places and places <= {_place(text) for text in why.problems}):
             raise why from None
-        text = f"as a graph: {plain}\nfor the Relax VM: {error}"
+        other = str(error).removesuffix(f"; {error.hint}")
+        text = f"as a graph: {plain}\nfor the Relax VM: {other}"
         raise ModelError(text, problems=why.problems, hint=why.hint) from error
 
 

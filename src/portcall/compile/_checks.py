@@ -24,6 +24,7 @@ _OLDEST_IR = 3  # whose models say their opsets
 _DECIDED = "which these inputs decide"
 _OPTIONAL = defs.OpSchema.FormalParameterOption.Optional
 _EXPORT_AGAIN = "copy or export it again"
+_FIXED_ONLY = "it is for graphs only, whose shapes are fixed"
 # Operators that are imported, of which a graph cannot be made; the Relax VM can have some.
 _DEPENDS = "the shape of its result depends on values"
 _NOT_IN_GRAPHS = {
@@ -268,13 +269,14 @@ def _flaws(model: Model, graph: bool) -> Iterator[str]:
             yield f"{name}: {node.op_type}: {wrong}"
         elif node.domain == ML and node.op_type in OF_ML:
             if not graph:
-                yield f"{name}: {node.op_type}: it is for graphs only, whose shapes are fixed"
+                yield f"{name}: {node.op_type}: {_FIXED_ONLY}"
         elif node.domain == ML:
             yield f"{name}: {node.op_type}: the operator is not supported"
         elif node.domain not in (*ONNX_DOMAINS, "com.microsoft"):
             yield f"{name}: {node.domain}.{node.op_type}: the domain is not known"
         elif node.op_type not in known:
-            yield f"{name}: {node.op_type}: the operator is not supported"
+            only_graphs = not graph and node.op_type in supported()
+            yield f"{name}: {node.op_type}: {_FIXED_ONLY if only_graphs else 'the operator is not supported'}"
 
 
 def _value_of(model: Model, name: str) -> str:
