@@ -384,7 +384,7 @@ class Agent {
 
   // Makes a connection over which the farm passes the client of this order.
   void ConnectRelay(const Order& order) {
-    Relay relay{ConnectTo(orders_.host(), orders_.port()), order.fence};
+    Relay relay{orders_.ConnectAgain(), order.fence};
     const std::string hello = Reply(order.key, {{"portcall", "1"}, {"relay", "1"}});
     if (send(relay.socket.get(), hello.data(), hello.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(hello.size())) {
       throw SystemError("the farm takes no connection");

@@ -1,38 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "board/farm/channel.h"
 
-#include <netdb.h>
-#include <poll.h>
 #include <strings.h>
 #include <sys/socket.h>
 
 #include <cstdlib>
-#include <memory>
 
 #include "board/clock.h"
 #include "board/listen.h"
+#include "portcall/function.h"
 
 namespace portcall::board {
 namespace {
 
-constexpr int kConnectTimeout = 10'000;  // milliseconds
-constexpr double kAnswerTimeout = 20;    // seconds beyond the time for which the farm may hold an answer back
+constexpr double kConnectTimeout = 10;  // seconds
+constexpr double kAnswerTimeout = 20;   // seconds beyond the time for which the farm may hold an answer back
 constexpr size_t kMostHead = 64 << 10, kMostBody = 1 << 20;
-
-Descriptor ConnectOnce(const addrinfo& where) {
-  Descriptor made(socket(where.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!made) return made;
-  int error = connect(made.get(), where.ai_addr, where.ai_addrlen) == 0 ? 0 : errno;
-  if (error == EINPROGRESS) {
-    pollfd event{made.get(), POLLOUT, 0};
-    socklen_t size = sizeof(error);
-    error = ETIMEDOUT;
-    if (poll(&event, 1, kConnectTimeout) == 1) getsockopt(made.get(), SOL_SOCKET, SO_ERROR, &error, &size);
-  }
-  if (error) made.Close();
-  errno = error;
-  return made;
-}
 
 // The value of a header; empty where there is none.
 std::string_view HeaderOf(std::string_view head, std::string_view name) {
@@ -48,22 +31,6 @@ std::string_view HeaderOf(std::string_view head, std::string_view name) {
 
 }  // namespace
 
-Descriptor ConnectTo(const std::string& host, const std::string& port) {
-  addrinfo wanted{}, *found = nullptr;
-  wanted.ai_socktype = SOCK_STREAM;
-  const int failed = getaddrinfo(host.c_str(), port.c_str(), &wanted, &found);
-  PORTCALL_CHECK(!failed, OSError) << gai_strerror(failed);
-  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> all(found, freeaddrinfo);
-  Descriptor made;
-  for (const addrinfo* one = found; one && !made; one = one->ai_next) made = ConnectOnce(*one);
-  PORTCALL_CHECK(made, OSError) << strerror(errno);
-  fcntl(made.get(), F_SETFL, 0);
-  const timeval limit{kConnectTimeout / 1000, 0};
-  setsockopt(made.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
-  Tune(made.get());
-  return made;
-}
-
 std::string FarmAnswer::Word(const char* name) const {
   const Json* found = body.kind() == Json::Kind::kObject ? body.Find(name, "the answer") : nullptr;
   return found && found->kind() == Json::Kind::kText ? found->Text(name) : "";
@@ -73,15 +40,21 @@ std::string FarmChannel::address() const {
   return (host().find(':') == std::string::npos ? host() : "[" + host() + "]") + ":" + port();
 }
 
+Descriptor FarmChannel::ConnectAgain() const {
+  Descriptor made(Registry::GetRequired("portcall.rpc.OpenSocket")(address(), kConnectTimeout).cast<int>());
+  Tune(made.get());
+  return made;
+}
+
 void FarmChannel::Connect() {
   if (socket_) return;
   for (current_ = 0;; ++current_) {
     try {
-      socket_ = ConnectTo(host(), port());
+      socket_ = ConnectAgain();
       break;
     } catch (const Error& error) {
       PORTCALL_CHECK(current_ + 1 < addresses_.size(), OSError)
-          << "the farm " << address() << " cannot be reached: " << std::string(error.message());
+          << "the farm cannot be reached: " << std::string(error.message());
     }
   }
   fresh_ = true;

@@ -15,9 +15,6 @@ namespace portcall::board {
 
 using namespace session;
 
-// Connects by TCP; blocks for 10 s at the most. Throws OSError.
-Descriptor ConnectTo(const std::string& host, const std::string& port);
-
 struct FarmAnswer {
   int status = 0;
   Json body;
@@ -37,6 +34,7 @@ class FarmChannel {
   // True with the answer, once all of it is there; what has come so far is kept.
   bool Receive(FarmAnswer* answer);
   void Close();
+  Descriptor ConnectAgain() const;  // to the process that is in use; blocks for 10 s at the most
 
   bool asking() const { return asking_; }
   int fd() const { return socket_.get(); }

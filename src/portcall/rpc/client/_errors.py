@@ -114,6 +114,8 @@ def _timeout_error(message: str, peer: str = "", backtrace: str = "") -> errors.
 def _register_errors() -> None:
     _core.register_error_class(errors.SessionTimeoutError.__name__, _timeout_error)
     for cls in (
+        errors.ConnectError,
+        errors.AuthenticationError,
         errors.SessionClosedError,
         errors.SessionBrokenError,
         errors.RemoteProtocolError,
