@@ -146,6 +146,7 @@ fuzz: $(VENV)/run.txt ## look for bytes that break the readers, FUZZ_SECONDS for
 			build/fuzz/found/$$target core/fuzz/corpus/$$target; done
 
 lint: $(VENV)/dev.txt build/lint/compile_commands.json $(NODE_MODULES) ## formatting, types and likely mistakes, in C++, Python and TypeScript
+	$(PY) scripts/facts.py --check
 	ruff check
 	ruff format --check
 	mypy
@@ -166,6 +167,10 @@ endef
 build/lint/compile_commands.json: core/CMakeLists.txt $(VENV)/dev.txt
 	cmake -S . -B build/lint -G Ninja --log-level=WARNING -DCMAKE_BUILD_TYPE=Debug -DPORTCALL_PYTHON=OFF
 	touch $@
+
+.PHONY: facts
+facts: $(VENV)/run.txt ## what stands in several languages, from facts/*.json
+	$(PY) scripts/facts.py
 
 format: $(VENV)/dev.txt $(NODE_MODULES) ## lay out all sources
 	ruff check --fix-only

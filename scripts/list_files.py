@@ -29,7 +29,7 @@ def first_sentence(path: Path) -> str:
     if path.suffix == ".py":
         said = ast.get_docstring(ast.parse(text)) or ""
     else:
-        text = re.sub(r"^(?:(?:#!|# cython|(?://|#) SPDX).*\n)+", "", text).lstrip()
+        text = re.sub(r"^(?:(?:#!|# cython|(?://|#) (?:SPDX|Generated)).*\n)+", "", text).lstrip()
         block = re.search(r'(?:^(?://|#(?!\w))[^\n]*\n)+|^/\*.*?\*/|^""".*?"""', text, re.DOTALL | re.MULTILINE)
         said = re.sub(r'^\s*(?://|#|/\*+|\*/|\*|""")|\*/$|"""$', "", block[0], flags=re.MULTILINE) if block else ""
     found = re.match(r"(.+?)(?:\.(?=\s|$)|::|$)", " ".join(said.split("\n\n")[0].split()))

@@ -64,7 +64,13 @@ HOUSE = [
         "_api",
         "__init__",
     ),
-    ("rpc/wire", "_address _digests _endings _handshake _layouts _texts _tls _values _zstd", "_farm", "__init__"),
+    (
+        "rpc/wire",
+        "_address _digests _facts _texts _tls _zstd",
+        "_endings _handshake _layouts _values",
+        "_farm",
+        "__init__",
+    ),
     (
         "rpc/client",
         "_activity _contents _deadline _errors _library_check _pipeline _record _socket",
@@ -364,10 +370,9 @@ HEADER_LAYERS = [
 ]
 
 # Folders of the core, from the bottom up. Folders of one line do not know each other.
-FOLDER_LAYERS = [["bytes"], ["runtime"], ["classic"], ["loader"], ["rpc", "graph"], ["web"]]
-# Libraries and a program of their own: they include public headers, core/bytes (headers alone) and their own files; the
-# program has files of ir and session in it, too; session has one of ir, and
-# the loader's reader of ELF files.
+FOLDER_LAYERS = [["facts"], ["bytes"], ["runtime"], ["classic"], ["loader"], ["rpc", "graph"], ["web"]]
+# Libraries and a program of their own: they include public headers, headers of bytes and facts, and their own files;
+# the program has files of ir and session in it, too; session has one of ir, and the loader's reader of ELF files.
 LIBRARY_FOLDERS = ["board", "devices", "ir", "session", "vm"]
 LINKED_FOLDERS = {"board": {"ir", "session"}, "session": {"ir", "loader"}, "web": {"ir"}}
 # Not part of a library: they may include everything.
@@ -403,7 +408,7 @@ def allowed_folders(folder: str) -> set[str]:
     """The folders whose files a file of this folder may include."""
     linked = LINKED_FOLDERS.get(folder, set())
     if folder in LIBRARY_FOLDERS:
-        return {folder, "portcall", "bytes"} | linked
+        return {folder, "portcall", "bytes", "facts"} | linked
     below = FOLDER_LAYERS[: rank(FOLDER_LAYERS, folder)]
     return {folder, "portcall"} | {name for line in below for name in line} | linked
 

@@ -18,7 +18,7 @@ namespace {
 constexpr double kOverloadPause = 0.1;
 constexpr size_t kShownKey = 80;
 
-Words OurWords() { return {{"portcall", "1"}}; }
+Words OurWords() { return {{"portcall", std::to_string(kExtensionVersion)}}; }
 
 }  // namespace
 
@@ -26,7 +26,8 @@ void Supervisor::OnAccept() {
   const int fd = accept4(listener_.socket.get(), nullptr, nullptr, SOCK_CLOEXEC);
   if (fd < 0 && (errno == EAGAIN || errno == ECONNABORTED || errno == EINTR)) return;
   if (fd < 0) {  // no descriptors, no memory, or an error of the network that came with a connection
-    log_.Write("overload", "cannot accept a connection: " + std::string(strerror(errno)) + "; trying again in 0.1 s");
+    log_.Write(Event::kOverload,
+               "cannot accept a connection: " + std::string(strerror(errno)) + "; trying again in 0.1 s");
     accept_after_ = Now() + kOverloadPause;
     return;
   }
@@ -48,7 +49,7 @@ void Supervisor::MakeRoom() {
   if (Count(State::kGreeting, State::kWaiting) < kMaxHandshakes) return;
   for (const auto& [number, connection] : connections_) {
     if (connection->state > State::kProving) continue;
-    if (Now() - connection->since > kStale) Drop(connection.get(), {"crowded"});
+    if (Now() - connection->since > kStaleHandshake) Drop(connection.get(), {"crowded"});
     return;
   }
 }
@@ -82,7 +83,7 @@ void Supervisor::OnHello(Connection* connection) {
     if (hello.portcall() && hello.options.count("reason")) {
       const std::string question = hello.options["reason"];
       const size_t dot = std::min(question.find('.'), question.size());
-      Words answer = {{"ended", "unknown"}};
+      Words answer = {{"ended", std::string(kUnknown)}};
       for (const auto& [number, ending] : ended_) {
         if (std::to_string(number) != question.substr(0, dot)) continue;
         if (SameInConstantTime(secrets_->OfSession(number), question.substr(std::min(dot + 1, question.size())))) {
@@ -157,7 +158,8 @@ void Supervisor::ServeQueue() {
     const std::string place = std::to_string(i + 1);
     connection->place = i + 1;
     if (i + 1 == waiting.size()) {
-      log_.Write("waiting", connection->peer + " waits in place " + place, connection->number, {{"place", place}});
+      log_.Write(Event::kWaiting, connection->peer + " waits in place " + place, connection->number,
+                 {{"place", place}});
     }
     if (connection->portcall) {
       SendNow(connection,
@@ -190,7 +192,7 @@ void Supervisor::Open(Connection* connection) {
   char limit[64] = "";
   if (connection->limit > 0) snprintf(limit, sizeof(limit), ", for at most %g s", connection->limit);
   const std::string kind = connection->portcall ? "portcall" : "TVM";
-  log_.Write("opened", "opened for " + connection->peer + ", a " + kind + " client" + limit, connection->number,
+  log_.Write(Event::kOpened, "opened for " + connection->peer + ", a " + kind + " client" + limit, connection->number,
              {{"peer", Quoted(connection->peer)}, {"client", Quoted(kind)}});
   if (connection->fence) gate_.Send({GateMessage::kOpened, connection->number, connection->fence});
 }
@@ -224,7 +226,7 @@ void Supervisor::Fork(Connection* connection, const std::string& reply) {
 }
 
 void Supervisor::Refuse(Connection* connection, const std::string& why, const std::string& answer) {
-  log_.Write("refused", "refused: " + connection->peer + " " + why, connection->number,
+  log_.Write(Event::kRefused, "refused: " + connection->peer + " " + why, connection->number,
              {{"peer", Quoted(connection->peer)}});
   if (!answer.empty()) SendNow(connection, answer);
   Forget(connection);

@@ -15,38 +15,11 @@
 namespace portcall::board {
 namespace {
 
-enum { kBetween = 1, kClosed = 2, kLost = 3 };
-
-struct Kind {
-  const char* how;
-  const char* log;  // $ is the signal, the code or the detail
-  bool last_message;
-};
-
-constexpr Kind kKinds[] = {
-    {"closed", "closed by the client", false},
-    {"lost", "the connection was lost in the middle of a message", false},
-    {"crash", "crashed with $", true},
-    {"exit", "its process exited with code $", true},
-    {"device", "a device failed for good", true},
-    {"expired", "its time of $ is over", true},
-    {"disk", "its files took more than $", true},
-    {"abandoned", "its client was gone and its work did not end", false},
-    {"stopped", "the server was stopped", false},
-    {"failed", "the server could not continue it: $", true},
-    {"lease", "its lease of the farm was over", true},
-    // Before the session is open:
-    {"silent", "sent nothing for $ during the handshake", false},
-    {"crowded", "was silent while others wanted to connect", false},
-    {"left", "left during the handshake", false},
-    {"unstarted", "$", false},
-};
-
-const Kind& KindOf(const std::string& how) {
-  for (const Kind& kind : kKinds) {
-    if (how == kind.how) return kind;
+const EndingKind& KindOf(const std::string& how) {
+  for (const EndingKind& kind : kEndings) {
+    if (how == kind.name) return kind;
   }
-  return kKinds[0];
+  return kEndings[0];
 }
 
 struct Name {
@@ -63,20 +36,6 @@ constexpr Name kSignals[] = {
     PORTCALL_BOARD_SIGNAL(SIGXCPU), PORTCALL_BOARD_SIGNAL(SIGXFSZ), PORTCALL_BOARD_SIGNAL(SIGSYS),
 };
 #undef PORTCALL_BOARD_SIGNAL
-constexpr Name kTypes[] = {
-    {kTVMFFINone, "None"},     {kTVMFFIInt, "int"},           {kTVMFFIBool, "bool"},
-    {kTVMFFIFloat, "float"},   {kTVMFFIOpaquePtr, "pointer"}, {kTVMFFIDataType, "dtype"},
-    {kTVMFFIDevice, "device"}, {kTVMFFIRawStr, "str"},        {kTVMFFIByteArrayPtr, "bytes"},
-    {kTVMFFISmallStr, "str"},  {kTVMFFISmallBytes, "bytes"},  {kTVMFFIStr, "str"},
-    {kTVMFFIBytes, "bytes"},   {kTVMFFIFunction, "function"}, {kTVMFFIShape, "Shape"},
-    {kTVMFFIArray, "Array"},   {kTVMFFIMap, "Map"},           {kTVMFFIModule, "module"},
-    {kTVMFFIList, "List"},     {kTVMFFIDict, "Dict"},
-};
-constexpr Name kCodes[] = {
-    {kDLInt, "int"}, {kDLUInt, "uint"}, {kDLFloat, "float"}, {kDLBfloat, "bfloat"}, {kDLComplex, "complex"}};
-constexpr size_t kMostLines = 10, kMostLine = 200;  // of the last words that a client is told
-constexpr size_t kMostWord = 1500;                  // characters of a word; a reply has 4096 at most
-
 std::string SignalName(int number) {
   for (const Name& one : kSignals) {
     if (one.number == number) return one.name;
@@ -91,21 +50,21 @@ template <typename T> std::string LittleEndian(T value) {
 }
 
 std::string ExceptionFrame(const std::string& text) {
-  std::string body = LittleEndian<uint32_t>(5) + LittleEndian<uint32_t>(1) + LittleEndian<uint32_t>(8) +
-                     LittleEndian<uint64_t>(text.size()) + text;
+  std::string body = LittleEndian(static_cast<uint32_t>(Code::kException)) + LittleEndian<uint32_t>(1) +
+                     LittleEndian<uint32_t>(8) + LittleEndian<uint64_t>(text.size()) + text;
   return LittleEndian<uint64_t>(body.size()) + body;
 }
 
-std::string ArgumentIn(const Progress::Argument& arg) {
+std::string ArgumentIn(const Argument& arg) {
   if (arg.bits == 0) {
-    for (const Name& one : kTypes) {
-      if (one.number == arg.type) return one.name;
+    for (const TypeWord& one : kTypeWords) {
+      if (one.number == arg.type) return one.word;
     }
     return "object";
   }
   std::string text = arg.code == kDLBool ? "bool" : "code" + std::to_string(arg.code) + "_";
-  for (const Name& one : kCodes) {
-    if (one.number == arg.code) text = one.name;
+  for (const TypeWord& one : kDtypeWords) {
+    if (one.number == arg.code) text = one.word;
   }
   if (arg.code != kDLBool) text += std::to_string(arg.bits);
   if (arg.lanes > 1) text += "x" + std::to_string(arg.lanes);
@@ -116,15 +75,15 @@ std::string ArgumentIn(const Progress::Argument& arg) {
 }
 
 // The function that runs, with the types of its arguments; empty for none.
-std::string CallIn(const Progress& progress) {
-  if (!progress.depth) return {};
-  std::string text(progress.name, strnlen(progress.name, sizeof(progress.name)));
-  if (text.empty()) text = "a function without a name";
+std::string CallIn(const Call& call) {
+  if (!call.depth) return {};
+  std::string text(call.name, strnlen(call.name, sizeof(call.name)));
+  if (text.empty()) text = kNameless;
   text += '(';
-  for (uint32_t i = 0; i < std::min<uint32_t>(progress.num_args, std::size(progress.args)); ++i) {
-    text += (i ? ", " : "") + ArgumentIn(progress.args[i]);
+  for (uint32_t i = 0; i < std::min<uint32_t>(call.num_args, std::size(call.args)); ++i) {
+    text += (i ? ", " : "") + ArgumentIn(call.args[i]);
   }
-  return text + (progress.num_args > std::size(progress.args) ? ", …)" : ")");
+  return text + (call.num_args > std::size(call.args) ? ", …)" : ")");
 }
 
 std::string LastLines(std::string text) {
@@ -168,11 +127,12 @@ Ending HowItEnded(int status, const Progress& progress, const Ending& killed) {
 
 std::string Ending::Text() const {
   std::string text = KindOf(how).log;
-  const size_t at = text.find('$');
-  if (at != std::string::npos) {
-    text.replace(at, 1, how == "crash" ? signal : how == "exit" ? std::to_string(code) : detail);
+  for (const auto& [name, value] :
+       {std::pair("{signal}", signal), {"{code}", std::to_string(code)}, {"{detail}", detail}}) {
+    const size_t at = text.find(name);
+    if (at != std::string::npos) text.replace(at, std::strlen(name), value);
   }
-  if (signal == "SIGKILL") text += " (it was killed, possibly by the OOM killer)";
+  if (signal == "SIGKILL") text += kOutOfMemory;
   return call.empty() ? text : text + " in " + call;
 }
 
@@ -187,14 +147,13 @@ Words Ending::Answer() const {
 
 Ending EndingOf(int status, const Progress& progress, const Ending& killed, const std::string& rest) {
   Ending ending = HowItEnded(status, progress, killed);
-  for (const char* told : {"crash", "exit", "expired", "abandoned"}) {
-    if (ending.how != told) continue;
-    ending.call = CallIn(progress);
-    const size_t size = std::min<size_t>(progress.last_words_size, sizeof(progress.last_words));
-    const char* just_read = progress.last_words + size;  // when it crashed
-    const size_t more = strnlen(just_read, sizeof(progress.last_words) - size);
-    ending.last_words = LastLines(std::string(progress.last_words, size + more) + rest);
-  }
+  if (!KindOf(ending.how).told) return ending;
+  ending.call = CallIn(progress.call);
+  const LastWords& words = progress.last_words;
+  const size_t size = std::min<size_t>(words.size, sizeof(words.text));
+  const char* just_read = words.text + size;  // when it crashed
+  const size_t more = strnlen(just_read, sizeof(words.text) - size);
+  ending.last_words = LastLines(std::string(words.text, size + more) + rest);
   return ending;
 }
 
@@ -204,8 +163,7 @@ std::string LastMessage(const Ending& ending, bool portcall, double seconds) {
     snprintf(limit, sizeof(limit), "%.12g", seconds);
     std::string number = limit;
     if (number.find_first_of(".e") == std::string::npos) number += ".0";
-    return ExceptionFrame("RPCSessionTimeoutError: Your " + number +
-                          "s session has expired, try to increase the \"session_timeout\" value.");
+    return ExceptionFrame(std::string(kTimeoutPrefix) + "Your " + number + "s" + std::string(kTimeoutWords));
   }
   if (portcall || !KindOf(ending.how).last_message) return {};
   return ExceptionFrame("the session ended on the server: " + ending.Text());

@@ -7,34 +7,15 @@
 #include <string>
 
 #include "board/hello.h"
+#include "facts/progress.h"
+#include "facts/server.h"
 
 namespace portcall::board {
 
-// How far a session's process is, as it says itself, in the layout of rpc/progress.h. It may lie: any bytes are valid.
-struct Progress {
-  struct Argument {
-    int32_t type;
-    uint8_t code, bits;
-    uint16_t lanes;
-    int32_t ndim, unused;
-    int64_t shape[5];
-  };
-  uint32_t state = 0;  // 1: every answer has been sent whole; 2 and 3: ended, between messages or within one
-  uint32_t unused = 0;
-  uint64_t received = 0, sent = 0;  // bytes
-  uint32_t depth = 0;               // of calls that run
-  uint32_t num_args = 0;
-  char name[96] = {};  // of the function
-  Argument args[8] = {};
-  uint32_t last_words_size = 0;
-  char last_words[2044] = {};  // on stderr
-};
-static_assert(sizeof(Progress) == 24 + 104 + 8 * 56 + 2048);
-
-constexpr int kDeviceFailed = 71;  // the exit code of a session of which a device failed for good
+using facts::Progress;
 
 struct Ending {
-  std::string how;  // see ending.cc; empty: none
+  std::string how;  // a name of facts::kEndings; empty: none
   std::string signal = {};
   int code = 0;
   std::string detail = {};

@@ -11,9 +11,7 @@
 namespace portcall::board {
 namespace {
 
-constexpr size_t kHeadBytes = 8, kMaxKeyBytes = 4096;
-constexpr int kOldestVersion = 1, kVersion = 1;
-constexpr const char* kFeatures[] = {"alive", "callback", "output", "pipeline", "post", "traceback", "values"};
+constexpr size_t kHeadBytes = 8;
 
 std::vector<std::string> Split(std::string_view text, std::string_view separators) {
   std::vector<std::string> parts;
@@ -84,8 +82,8 @@ double Hello::Timeout() const {
 }
 
 bool Hello::SpeaksOurVersion() const {
-  return VersionOf(OptionOf(*this, "portcall")) >= kOldestVersion &&
-         VersionOf(OptionOf(*this, "oldest", "1")) <= kVersion;
+  return VersionOf(OptionOf(*this, "portcall")) >= kOldestExtension &&
+         VersionOf(OptionOf(*this, "oldest", "1")) <= kExtensionVersion;
 }
 
 std::vector<std::string> Hello::Features() const {

@@ -9,11 +9,11 @@
 #include <string_view>
 #include <vector>
 
+#include "facts/wire.h"
+
 namespace portcall::board {
 
-constexpr int32_t kMagic = 0xFF271, kMismatch = 0xFF273, kNotice = 0xFF274;
-constexpr size_t kProofBytes = 32;
-constexpr double kMostSeconds = 1e9;  // of any duration
+using namespace facts;  // what a hello and a reply begin with, features, limits
 
 // What a client says of itself. The functions throw RemoteProtocolError.
 struct Hello {

@@ -23,7 +23,7 @@ std::string ReadRest(int pipe) {
   return rest;
 }
 
-std::string Log::Format(const char* event, const std::string& text, int session, const Facts& facts) const {
+std::string Log::Format(Event event, const std::string& text, int session, const Facts& facts) const {
   timeval now{};
   gettimeofday(&now, nullptr);
   char stamp[32];
@@ -34,14 +34,14 @@ std::string Log::Format(const char* event, const std::string& text, int session,
   }
   strftime(stamp, sizeof(stamp), "%Y-%m-%dT%H:%M:%S", gmtime_r(&now.tv_sec, &parts));
   std::string line = "{\"time\": \"" + std::string(stamp) + Print(".%03dZ\"", static_cast<int>(now.tv_usec / 1000)) +
-                     ", \"event\": " + Quoted(event);
+                     ", \"event\": " + Quoted(kEventNames[static_cast<int>(event)]);
   if (session) line += Print(", \"session\": %d", session);
   line += ", \"message\": " + Quoted(text);
   for (const auto& [name, value] : facts) line += ", " + Quoted(name) + ": " + value;
   return line + "}";
 }
 
-void Log::Write(const char* event, const std::string& text, int session, const Facts& facts) {
+void Log::Write(Event event, const std::string& text, int session, const Facts& facts) {
   if (style_ != LogStyle::kNone) Send(Format(event, text, session, facts));
 }
 
@@ -62,8 +62,8 @@ void Log::EndOutput() {
 void Log::OutputLine(std::string_view line) {
   if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
   if (style_ == LogStyle::kNone) Send(Printable(line));
-  else if (style_ == LogStyle::kJson) Send(Format("output", std::string(line), 0, {}));
-  else Send(Format("output", "output: " + std::string(line), 0, {}));
+  else if (style_ == LogStyle::kJson) Send(Format(Event::kOutput, std::string(line), 0, {}));
+  else Send(Format(Event::kOutput, "output: " + std::string(line), 0, {}));
 }
 
 void Log::Send(const std::string& line) {
@@ -71,7 +71,8 @@ void Log::Send(const std::string& line) {
   const bool ready = poll(&room, 1, 0) == 1 && (room.revents & POLLOUT);
   std::string whole;
   if (ready && dropped_) {
-    whole = Format("lines_dropped", std::to_string(dropped_) + " lines were dropped, which nobody read in time", 0, {});
+    whole = Format(Event::kLinesDropped, std::to_string(dropped_) + " lines were dropped, which nobody read in time", 0,
+                   {});
     dropped_ = 0;
     Send(whole);
     return Send(line);

@@ -9,11 +9,13 @@
 #include <utility>
 #include <vector>
 
+#include "facts/server.h"
 #include "session/text.h"
 
 namespace portcall::board {
 
 using namespace session;
+using namespace facts;
 
 enum class LogStyle { kText, kJson, kNone };
 
@@ -28,14 +30,14 @@ class Log {
 
   // Names with values as JSON.
   using Facts = std::vector<std::pair<const char*, std::string>>;
-  // `session` is its number, 0 for none; `event` a name for programs, `text` a sentence for people.
-  void Write(const char* event, const std::string& text, int session = 0, const Facts& facts = {});
+  // `session` is its number, 0 for none; `event` is for programs, `text` a sentence for people.
+  void Write(Event event, const std::string& text, int session = 0, const Facts& facts = {});
   // What sessions wrote, in any pieces.
   void Output(std::string_view data);
   void EndOutput();
 
  private:
-  std::string Format(const char* event, const std::string& text, int session, const Facts& facts) const;
+  std::string Format(Event event, const std::string& text, int session, const Facts& facts) const;
   void OutputLine(std::string_view line);
   void Send(const std::string& line);
 

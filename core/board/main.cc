@@ -17,8 +17,6 @@ namespace portcall::board {
 using namespace sha256;
 namespace {
 
-constexpr size_t kShortToken = 16;
-
 struct Token {
   char data[kLongestToken] = "";
   size_t size = 0;
@@ -82,8 +80,9 @@ int Main(int argc, char** argv) {
     Secrets secrets(joins ? "" : text, joins ? text : "", joins);
     token.reset();
     if (length && length < kShortToken) {
-      Log(style).Write("weak-token", "the token has " + std::to_string(length) +
-                                         " characters, and may be guessed; openssl rand -hex 32 makes a better one");
+      Log(style).Write(Event::kWeakToken,
+                       "the token has " + std::to_string(length) +
+                           " characters, and may be guessed; openssl rand -hex 32 makes a better one");
     }
     const int ended_by = Supervisor(options, &secrets, style).Run();
     return ended_by == SIGINT ? 128 + SIGINT : 0;

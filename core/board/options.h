@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "facts/wire.h"
+
 namespace portcall::board {
 
 // Durations are seconds, sizes bytes; 0 means no limit.
@@ -18,7 +20,7 @@ struct Options {
   int64_t port = -1, port_end = 0;
   std::vector<std::string> libraries, expose, tags;
   bool insecure = false, relay = false, json = false, log_json = false, silent = false;
-  int64_t max_sessions = 0, memory_limit = 0, disk_limit = 0, max_frame = int64_t{1} << 30;
+  int64_t max_sessions = 0, memory_limit = 0, disk_limit = 0, max_frame = facts::kMaxFrame;
   double session_timeout = 0, handshake_timeout = 10, hook_limit = 60;
 
   bool Local() const;  // only processes of this machine can connect

@@ -18,33 +18,6 @@
 namespace portcall::board {
 namespace {
 
-// What every session may use; the same as for `portcall serve`.
-constexpr const char* kOffered[] = {
-    "tvm.rpc.server.*",
-    "portcall.rpc.file_*",
-    "portcall.rpc.content_*",
-    "portcall.rpc.object_*",
-    "portcall.rpc.call_with_names",
-    "portcall.rpc.machine",
-    "portcall.Event*",
-    "portcall.rpc.Module*",
-    "portcall.graph.*",
-    "vm.builtin.make_tuple",
-    "vm.builtin.make_shape",
-    "relax.run.shape_to_tensor",
-    "testing.*",
-    "ffi.Array*",
-    "ffi.Map*",
-    "ffi.ModuleGetKind",
-    "ffi.SystemLib",
-    "runtime.GetDeviceAttr",
-    "runtime.NumThreads",
-    "runtime.config_threadpool",
-    "runtime.RPCTimeEvaluator",
-    "runtime.TVMTensorAllocWithScope",
-    "cache_flush_cpu_non_first_arg",
-};
-
 // Asked for what is not linked in, where it is no library beside the core either.
 PORTCALL_REGISTER_GLOBAL("portcall.FindPlugin").set_body_typed([](std::string kind) {
   PORTCALL_CHECK(kind != "relax.VMExecutable", ModuleLoadError)
@@ -140,7 +113,7 @@ std::vector<std::string> LoadLibraries(const Options& options) {
   RegisterContainerNames();
   RegisterValues();
   RegisterObjects();
-  std::vector<std::string> patterns(std::begin(kOffered), std::end(kOffered));
+  std::vector<std::string> patterns(std::begin(facts::kOffered), std::end(facts::kOffered));
   patterns.insert(patterns.end(), options.expose.begin(), options.expose.end());
   for (const std::string& name : Registry::ListNames()) {
     if (!before.count(name)) patterns.push_back(Exactly(name));

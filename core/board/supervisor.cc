@@ -15,9 +15,7 @@
 namespace portcall::board {
 namespace {
 
-constexpr double kKillAgain = 1;      // seconds after which a session that should have ended is killed again
-constexpr double kLinger = 5;         // for a client to read the last message
-constexpr double kLostGrace = 10;     // that a session may go on after its client has gone
+constexpr double kLostGrace = 10;     // seconds that a session may go on after its client has gone
 constexpr double kStopTimeout = 5;    // for the processes of sessions to end
 constexpr double kDeleteTimeout = 3;  // for the keeper to delete what is left
 constexpr double kLookAgain = 10;     // between two looks for clients that are gone without a word
@@ -116,9 +114,10 @@ void Supervisor::StartKeeper() {
 void Supervisor::Announce() {
   announced_ = true;
   if (!options_.Local() && !secrets_->has_token() && options_.farm.empty()) {
-    log_.Write("insecure", "--insecure: anyone who reaches " + listener_.address + " can run any code as this user");
+    log_.Write(Event::kInsecure,
+               "--insecure: anyone who reaches " + listener_.address + " can run any code as this user");
   }
-  log_.Write("listening", "ready for clients with the key '" + options_.key + "'", 0,
+  log_.Write(Event::kListening, "ready for clients with the key '" + options_.key + "'", 0,
              {{"address", Quoted(listener_.address)}});
   const std::string host = listener_.host.empty() ? listener_.address : listener_.host;
   const std::string facts = "{\"host\": " + Quoted(host) + ", \"port\": " + std::to_string(listener_.port) +
@@ -133,7 +132,7 @@ void Supervisor::Announce() {
 void Supervisor::ShutDown() {
   size_t sessions = Count(State::kServing, State::kServing);
   if (sessions)
-    log_.Write("stopping", "ending " + std::to_string(sessions) + (sessions == 1 ? " session" : " sessions"));
+    log_.Write(Event::kStopping, "ending " + std::to_string(sessions) + (sessions == 1 ? " session" : " sessions"));
   listener_.socket.Close();
   if (!options_.unix_path.empty()) unlink(options_.unix_path.c_str());
   if (!options_.ready_file.empty()) unlink(options_.ready_file.c_str());
@@ -149,7 +148,7 @@ void Supervisor::ShutDown() {
   OnOutput();
   log_.EndOutput();
   EndKeeper();
-  log_.Write("stopped", "stopped");
+  log_.Write(Event::kStopped, "stopped");
 }
 
 void Supervisor::EndKeeper() {
@@ -164,7 +163,7 @@ void Supervisor::EndKeeper() {
     if (Now() < until) continue;
     kill(keeper_.pid(), SIGKILL);
     waitpid(keeper_.pid(), nullptr, 0);
-    log_.Write("left", "files are left in " + base_.path + "; the next server in this place deletes them");
+    log_.Write(Event::kLeft, "files are left in " + base_.path + "; the next server in this place deletes them");
     return;
   }
 }
@@ -198,7 +197,7 @@ void Supervisor::Step() {
   polled.push_back({room ? listener_.socket.get() : -1, POLLIN, 0});
   double next = Now() + kLongestWait;
   if (accept_after_ > Now()) next = std::min(next, accept_after_);
-  if (!room) next = std::min(next, Now() + kStale);
+  if (!room) next = std::min(next, Now() + kStaleHandshake);
   for (double after : {keeper_after_, agent_after_, connections_.empty() ? 0 : look_after_}) {
     if (after > 0) next = std::min(next, after);
   }
@@ -234,7 +233,7 @@ void Supervisor::Guard(int number, const std::function<void()>& action) {
     action();
   } catch (const std::exception& error) {
     if (Connection* connection = Find(number)) return Kill(connection, {"failed", {}, 0, error.what()});
-    log_.Write("error", std::string("the server goes on after an error: ") + error.what());
+    log_.Write(Event::kError, std::string("the server goes on after an error: ") + error.what());
   }
 }
 
@@ -270,7 +269,7 @@ void Supervisor::Reap() {
     waitpid(pid, &status, 0);
     info = {};
     if (pid == keeper_.pid()) {
-      log_.Write("restart", "the process that keeps the directories ended; starting another one");
+      log_.Write(Event::kRestart, "the process that keeps the directories ended; starting another one");
       keeper_.Started(0);
       keeper_.Close();
       keeper_after_ = Now() + kPause;
@@ -313,7 +312,8 @@ void Supervisor::LookForSilence() {
   for (const auto& [number, connection] : connections_) {
     if (connection->state != State::kServing || connection->gone) continue;
     if (!IsSilent(connection->socket.get(), 1000 * kSilence)) continue;
-    log_.Write("silent", connection->peer + " has acknowledged nothing for " + std::to_string(kSilence) + " s", number);
+    log_.Write(Event::kSilent, connection->peer + " has acknowledged nothing for " + std::to_string(kSilence) + " s",
+               number);
     shutdown(connection->socket.get(), SHUT_RDWR);
   }
 }
@@ -352,7 +352,7 @@ void Supervisor::Kill(Connection* connection, Ending why) {
 
 // The end of a connection that has no session yet.
 void Supervisor::Drop(Connection* connection, const Ending& ending) {
-  log_.Write("dropped", connection->peer + " " + ending.Text(), connection->number,
+  log_.Write(Event::kDropped, connection->peer + " " + ending.Text(), connection->number,
              {{"peer", Quoted(connection->peer)}, {"how", Quoted(ending.how)}});
   Forget(connection);
   ServeQueue();
@@ -366,7 +366,7 @@ void Supervisor::Finish(Connection* connection, int status) {
   if (ended_.size() > kMostEnded) ended_.pop_front();
   char seconds[32];
   snprintf(seconds, sizeof(seconds), "%.3f", Now() - connection->since);
-  log_.Write("ended", "ended after " + std::string(seconds, strlen(seconds) - 2) + " s: " + ending.Text(),
+  log_.Write(Event::kEnded, "ended after " + std::string(seconds, strlen(seconds) - 2) + " s: " + ending.Text(),
              connection->number,
              {{"peer", Quoted(connection->peer)},
               {"how", Quoted(ending.how)},
@@ -381,7 +381,7 @@ void Supervisor::Finish(Connection* connection, int status) {
     gate_.Send(closed);
   }
   const std::string message =
-      progress.state == 1 ? LastMessage(ending, connection->portcall, connection->limit) : std::string();
+      progress.state == kBetween ? LastMessage(ending, connection->portcall, connection->limit) : std::string();
   if (!message.empty()) {
     send(connection->socket.get(), message.data(), message.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
     shutdown(connection->socket.get(), SHUT_WR);

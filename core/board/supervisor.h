@@ -34,9 +34,7 @@
 namespace portcall::board {
 
 constexpr size_t kMaxHandshakes = 64;  // connections on their way to a session
-constexpr double kStale = 1;           // seconds after which a silent one makes room for others
 constexpr double kPause = 0.1;         // until what failed for want of room is tried again
-constexpr size_t kMostEnded = 1024;    // sessions whose end is remembered
 
 enum class State { kGreeting, kProving, kWaiting, kServing };
 

@@ -149,9 +149,8 @@ void ClientConnection::Close() {
 
 Error ClientConnection::RemoteErrorOf(std::string_view body) const {
   Error error = rpc::RemoteErrorOf(body, options_.name);
-  constexpr std::string_view kTimeout = "RPCSessionTimeoutError: ";
-  if (error.message().substr(0, kTimeout.size()) == kTimeout) {
-    throw Error("SessionTimeoutError", error.message().substr(kTimeout.size()));
+  if (error.message().substr(0, kTimeoutPrefix.size()) == kTimeoutPrefix) {
+    throw Error("SessionTimeoutError", error.message().substr(kTimeoutPrefix.size()));
   }
   return error;
 }

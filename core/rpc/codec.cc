@@ -8,7 +8,6 @@ namespace portcall::rpc {
 namespace {
 
 constexpr uint64_t kMaxTensorBytes = uint64_t{1} << 62;
-constexpr int32_t kMaxValues = 1 << 20;  // a value takes more room here than on the wire
 
 }  // namespace
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "bytes/cursor.h"
+#include "facts/wire.h"
 #include "portcall/error.h"
 #include "portcall/value.h"
 
@@ -23,44 +24,7 @@ using bytes::NumberAt;
 using bytes::Ordered;
 using bytes::OrderElements;
 
-constexpr std::string_view kProtocolVersion = "0.8.0";
-constexpr int32_t kRemoteObject = 115;    // type index of a reference to an object of the server
-constexpr int32_t kByValue = 116;         // of an object in the binary form of portcall/ir.h, between portcall peers
-constexpr int32_t kClientFunction = 117;  // of a function of the client, which the server may call
-constexpr int32_t kMaxDimensions = 64;
-
-enum class Code : int32_t {
-  kNone = 0,
-  kShutdown = 1,
-  kInitServer = 2,
-  kCallFunc = 3,
-  kReturn = 4,
-  kException = 5,
-  kCopyFromRemote = 6,
-  kCopyToRemote = 7,
-  kCopyAck = 8,
-  kGetGlobalFunc = 9,
-  kFreeHandle = 10,
-  kDevSetDevice = 11,
-  kDevGetAttr = 12,
-  kDevAllocData = 13,
-  kDevFreeData = 14,
-  kDevStreamSync = 15,
-  kCopyAmongRemote = 16,
-  kDevAllocDataWithScope = 17,
-  kDevCreateStream = 18,
-  kDevFreeStream = 19,
-  kDevSetStream = 20,
-  kDevGetCurrentStream = 21,
-  kOutput = 32,  // between portcall peers: what the server's code printed
-  kSync = 64,    // between portcall peers that have the feature `post`, as kPosted is
-  kFetch = 65,
-  kCallback = 66,  // between portcall peers that have the feature `callback`, as kDropFunction is
-  kDropFunction = 67,
-};
-constexpr int32_t kPosted = 0x100;  // of a code: the request is not answered, and fills a handle of the client's
-constexpr int32_t kNested = 0x200;  // of a code: it belongs to a callback, whose number follows
-constexpr uint64_t kClientHandles = uint64_t{1} << 63;  // and what lies above: numbers that the client gives
+using namespace facts;  // codes, type indices, limits
 
 // The peer broke the protocol.
 [[noreturn]] void ThrowProtocolError(const std::string& what);

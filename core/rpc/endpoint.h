@@ -37,7 +37,7 @@ class ClientFunctions {
 };
 
 struct EndpointOptions {
-  uint64_t max_frame = uint64_t{1} << 30;
+  uint64_t max_frame = kMaxFrame;
   std::shared_ptr<ClientFunctions> client;  // null: it lends no functions
   bool posts = false;                       // whether the client may post requests
   bool tracebacks = false;  // whether an Exception says where it was raised: the client must know of that

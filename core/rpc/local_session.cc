@@ -59,7 +59,7 @@ Tensor AllocBlock(DLDevice device, uint64_t nbytes, uint64_t alignment, DLDataTy
 
 class LocalSession : public Session {
  public:
-  LocalSession(std::vector<std::string> patterns, bool by_value, CallRecord* record)
+  LocalSession(std::vector<std::string> patterns, bool by_value, facts::Call* record)
       : patterns_(std::move(patterns)), by_value_(by_value), record_(record) {}
   ~LocalSession() override { FreeStreams(); }
 
@@ -82,7 +82,7 @@ class LocalSession : public Session {
     for (const WireValue& arg : args) cells.push_back(Argument(arg, info.flags & kPortcallFunctionLibrary));
     const auto* values = reinterpret_cast<const TVMFFIAny*>(cells.data());
     Recording recording{record_};
-    if (record_) record_->Begin(info.name, values, cells.size());
+    if (record_) BeginCall(record_, info.name, values, cells.size());
     Any value = CallOf(func, info, values, static_cast<int32_t>(cells.size()));
     SetResult(std::move(value), result,
               info.flags & kPortcallFunctionPython ? Save::kWherePossible : Save::kWithoutTensors);
@@ -224,9 +224,9 @@ class LocalSession : public Session {
 
  private:
   struct Recording {
-    CallRecord* record;
+    facts::Call* record;
     ~Recording() {
-      if (record) record->End();
+      if (record) EndCall(record);
     }
   };
 
@@ -373,7 +373,7 @@ class LocalSession : public Session {
 
   std::vector<std::string> patterns_;
   bool by_value_;
-  CallRecord* record_;
+  facts::Call* record_;
   HandleTable handles_;
   mutable std::mutex streams_mutex_;
   std::map<uint64_t, DLDevice> stream_devices_;
@@ -383,7 +383,7 @@ class LocalSession : public Session {
 
 }  // namespace
 
-std::shared_ptr<Session> MakeLocalSession(std::vector<std::string> patterns, bool by_value, CallRecord* record) {
+std::shared_ptr<Session> MakeLocalSession(std::vector<std::string> patterns, bool by_value, facts::Call* record) {
   return std::make_shared<LocalSession>(std::move(patterns), by_value, record);
 }
 

@@ -17,7 +17,7 @@ namespace portcall::rpc {
 // is an error that says how to offer it. `record` is told which call runs; `by_value`: results that can be
 // saved are sent as they are.
 std::shared_ptr<Session> MakeLocalSession(std::vector<std::string> patterns, bool by_value = false,
-                                          CallRecord* record = nullptr);
+                                          facts::Call* record = nullptr);
 
 // An object in its binary form, as Bytes; None where it has none. What Python registers makes it. `position`: of the
 // argument that it is, for the error.

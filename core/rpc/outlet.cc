@@ -37,31 +37,35 @@ void WriteWhole(int fd, std::string_view text) {
 
 }  // namespace
 
-void CallRecord::Begin(std::string_view name, const TVMFFIAny* args, size_t num_args) {
-  if (depth_.fetch_add(1, std::memory_order_relaxed) > 0) return;
-  size_t size = std::min(name.size(), sizeof(name_) - 1);
-  std::memcpy(name_, name.data(), size);
-  name_[size] = '\0';
-  num_args_ = static_cast<uint32_t>(num_args);
-  for (size_t i = 0; i < std::min(num_args, std::size(args_)); ++i) {
-    Argument& arg = args_[i];
+void BeginCall(facts::Call* call, std::string_view name, const TVMFFIAny* args, size_t num_args) {
+  if (__atomic_fetch_add(&call->depth, 1, __ATOMIC_RELAXED) > 0) return;
+  size_t size = std::min(name.size(), sizeof(call->name) - 1);
+  std::memcpy(call->name, name.data(), size);
+  call->name[size] = '\0';
+  call->num_args = static_cast<uint32_t>(num_args);
+  for (size_t i = 0; i < std::min(num_args, std::size(call->args)); ++i) {
+    facts::Argument& arg = call->args[i];
     arg = {};  // what an earlier call had there
     arg.type = args[i].type_index;
     const DLTensor* tensor = TryDLTensor(args[i]);
     if (!tensor) continue;
-    arg.dtype = tensor->dtype;
+    arg.code = tensor->dtype.code;
+    arg.bits = tensor->dtype.bits;
+    arg.lanes = tensor->dtype.lanes;
     arg.ndim = tensor->ndim;
     std::copy_n(tensor->shape, std::min<int32_t>(tensor->ndim, static_cast<int32_t>(std::size(arg.shape))), arg.shape);
   }
 }
 
-ssize_t Progress::ReadLastWords(int fd, size_t most) {
-  const auto kept = static_cast<uint32_t>(std::min<size_t>(last_words_size, sizeof(last_words) / 2));
-  std::memmove(last_words, last_words + last_words_size - kept, kept);
-  last_words_size = kept;
-  std::memset(last_words + kept, 0, sizeof(last_words) - kept);
-  ssize_t n = read(fd, last_words + kept, std::min(sizeof(last_words) - kept, most));
-  if (n > 0) last_words_size += static_cast<uint32_t>(n);
+ssize_t ReadLastWords(facts::LastWords* words, int fd, size_t most) {
+  char* text = words->text;
+  constexpr size_t kRoom = sizeof(words->text);
+  const auto kept = static_cast<uint32_t>(std::min<size_t>(words->size, kRoom / 2));
+  std::memmove(text, text + words->size - kept, kept);
+  words->size = kept;
+  std::memset(text + kept, 0, kRoom - kept);
+  ssize_t n = read(fd, text + kept, std::min(kRoom - kept, most));
+  if (n > 0) words->size += static_cast<uint32_t>(n);
   return n;
 }
 
@@ -91,7 +95,7 @@ Outlet::~Outlet() {
 void Outlet::Flush(SendQueue* answers) {
   if (answers->empty()) return;
   std::lock_guard<std::mutex> lock(sending_);
-  progress_->Enter(Progress::kBusy);
+  Enter(progress_, facts::kBusy);
   if (thread_.joinable()) {
     epoll_event event;
     if (epoll_wait(printing_, &event, 1, 0) > 0) {
@@ -105,7 +109,7 @@ void Outlet::Flush(SendQueue* answers) {
     answers->Sent(n);
     Count(&progress_->sent, n);
   }
-  progress_->Enter(Progress::kBetween);
+  Enter(progress_, facts::kBetween);
 }
 
 void Outlet::Run() {
@@ -132,10 +136,10 @@ void Outlet::Read() {
     for (int i : {0, 1}) {
       if (!entries[i].revents) continue;
       const bool errors = i == 1;
-      ssize_t n = errors ? progress_->ReadLastWords(entries[i].fd, most)
+      ssize_t n = errors ? ReadLastWords(&progress_->last_words, entries[i].fd, most)
                          : read(entries[i].fd, buffer, std::min(sizeof(buffer), most));
       if (n > 0) {
-        const char* text = errors ? progress_->last_words + progress_->last_words_size - n : buffer;
+        const char* text = errors ? progress_->last_words.text + progress_->last_words.size - n : buffer;
         Take(i, {text, static_cast<size_t>(n)});
         most -= static_cast<size_t>(n);
       } else if (n == 0 || errno != EAGAIN) {
@@ -195,7 +199,7 @@ bool Outlet::SendPrinted(Deadline deadline) {
       out_.swap(printed_);
     }
     if (out_.empty()) return true;
-    progress_->Enter(Progress::kBusy);
+    Enter(progress_, facts::kBusy);
     try {
       size_t n = channel_->Send({{out_.data(), out_.size()}}, deadline);
       out_.erase(0, n);
@@ -212,7 +216,7 @@ bool Outlet::TrySend() {
   if (!lock) return false;
   try {
     if (!SendPrinted(std::chrono::steady_clock::now())) return false;
-    progress_->Enter(Progress::kBetween);
+    Enter(progress_, facts::kBetween);
   } catch (const Error&) {  // the client is gone, which the other thread will see
     pipes_.to_client = false;
   }

@@ -1,53 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a supervisor in another process sees of a session, through memory that both map: whether all that was answered
 // has left this process whole, so that the supervisor may still say something after killing it; how it ended; which
-// call runs; and the last text on stderr. portcall.rpc.wire._endings reads it.
+// call runs; and the last text on stderr.
 #ifndef PORTCALL_RPC_PROGRESS_H_
 #define PORTCALL_RPC_PROGRESS_H_
 
-#include <atomic>
-#include <cstdint>
+#include <sys/types.h>
+
 #include <string_view>
 
+#include "facts/progress.h"
 #include "portcall/c_api.h"
 
 namespace portcall::rpc {
 
-// The call that runs: the function's name, and the types of its first arguments.
-class CallRecord {
- public:
-  void Begin(std::string_view name, const TVMFFIAny* args, size_t num_args);
-  void End() { depth_.fetch_sub(1, std::memory_order_release); }
+using facts::Progress;
 
- private:
-  struct Argument {
-    int32_t type = 0;
-    DLDataType dtype{};
-    int32_t ndim = 0;
-    int32_t unused = 0;
-    int64_t shape[5] = {};
-  };
-  std::atomic<uint32_t> depth_{0};  // 0: nothing runs; above 1, the outermost call is described
-  uint32_t num_args_ = 0;
-  char name_[96] = {};
-  Argument args_[8];
-};
+inline void Enter(Progress* progress, uint32_t state) { __atomic_store_n(&progress->state, state, __ATOMIC_RELEASE); }
 
-struct Progress {
-  enum State : uint32_t { kBusy = 0, kBetween = 1, kClosed = 2, kLost = 3 };
-  std::atomic<uint32_t> state{kBusy};
-  std::atomic<uint64_t> received{0};
-  std::atomic<uint64_t> sent{0};
-  CallRecord call;
-  uint32_t last_words_size = 0;
-  char last_words[2044] = {};  // on stderr
+// Adds to a counter of bytes, as one thread at a time does.
+inline void Count(uint64_t* counter, size_t n) {
+  __atomic_store_n(counter, __atomic_load_n(counter, __ATOMIC_RELAXED) + n, __ATOMIC_RELAXED);
+}
 
-  void Enter(State next) { state.store(next, std::memory_order_release); }
-  // Reads what was printed, as read(2) does, into the last words at once, since another thread may crash meanwhile. What
-  // is there after `last_words_size`, up to the first 0, was read when that happened.
-  ssize_t ReadLastWords(int fd, size_t most);
-};
-static_assert(sizeof(Progress) == 24 + 104 + 8 * 56 + 2048 && std::atomic<uint64_t>::is_always_lock_free);
+// The call that runs: the function's name, and the types of its first arguments. Calls in it change its depth alone.
+void BeginCall(facts::Call* call, std::string_view name, const TVMFFIAny* args, size_t num_args);
+inline void EndCall(facts::Call* call) { __atomic_fetch_sub(&call->depth, 1, __ATOMIC_RELEASE); }
+
+// Reads what was printed, as read(2) does, into the last words at once, since another thread may crash meanwhile. What
+// is there after `size`, up to the first 0, was read when that happened.
+ssize_t ReadLastWords(facts::LastWords* words, int fd, size_t most);
 
 }  // namespace portcall::rpc
 #endif  // PORTCALL_RPC_PROGRESS_H_

@@ -66,7 +66,7 @@ class ProgressPage {
 
 // Serves until either side ends the session; returns whether that was between two messages.
 bool Serve(Endpoint* endpoint, Channel* channel, Outlet* outlet, ProgressPage& progress) {
-  progress->Enter(Progress::kBetween);
+  Enter(progress.get(), facts::kBetween);
   while (!endpoint->closed()) {
     auto [space, room] = endpoint->Space();
     outlet->set_working(!endpoint->between());
@@ -117,7 +117,7 @@ std::string ServeOver(std::unique_ptr<Channel> channel, std::vector<std::string>
   outlet = nullptr;
   if (failure) throw Error(*failure);
   channel->Close();
-  progress->Enter(whole ? Progress::kClosed : Progress::kLost);
+  Enter(progress.get(), whole ? facts::kClosed : facts::kLost);
   return whole ? "closed" : "lost";
 }
 

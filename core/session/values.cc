@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Objects by value, as portcall/rpc/wire/_values.py has them: a byte that says whether there are objects of types in it
 // that a reader may not know, then the binary form.
+#include "facts/wire.h"
 #include "portcall/container.h"
 #include "portcall/function.h"
 #include "session/files.h"
@@ -8,7 +9,6 @@
 namespace portcall::session {
 namespace {
 
-constexpr uint64_t kMostNodes = 1 << 20, kMostDepth = 500, kMostBytes = 1 << 30;
 enum Save { kWithoutTensors, kWherePossible, kAlways };  // of rpc/local_session.h
 
 PackedFunc OfObjects(const std::string& name) { return Registry::GetRequired("portcall.ir." + name); }
@@ -20,7 +20,7 @@ Any ToValue(Any value, int save, int position) {
       return nullptr;
     }
     const auto data = OfObjects("ToBytes")(value).cast<Bytes>();
-    PORTCALL_CHECK(data.size() < kMostBytes, ValueError) << "it has " << data.size() << " bytes";
+    PORTCALL_CHECK(data.size() < facts::kMostValueBytes, ValueError) << "it has " << data.size() << " bytes";
     bool typed = false;
     for (const auto& key : OfObjects("TypeKeys")(value).cast<std::vector<std::string>>()) {
       typed |= key.compare(0, 4, "ffi.") != 0;
@@ -37,7 +37,8 @@ Any ToValue(Any value, int save, int position) {
 Any FromValue(Bytes data) {
   try {
     const std::string_view bytes(data.data(), data.size());
-    return OfObjects("FromBytes")(Bytes(bytes.substr(std::min<size_t>(1, bytes.size()))), kMostNodes, kMostDepth);
+    return OfObjects("FromBytes")(Bytes(bytes.substr(std::min<size_t>(1, bytes.size()))), facts::kMostNodes,
+                                  facts::kMostDepth);
   } catch (const Error& error) {
     PORTCALL_THROW(RemoteProtocolError) << "an object that came by value cannot be read: " << error.message();
   }

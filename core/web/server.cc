@@ -80,7 +80,7 @@ EndpointOptions OptionsFor(std::string_view features, int64_t max_frame) {
 
 }  // namespace
 
-void CallRecord::Begin(std::string_view, const TVMFFIAny*, size_t) {}  // no session here has a record
+void BeginCall(facts::Call*, std::string_view, const TVMFFIAny*, size_t) {}  // no session here has a record
 
 }  // namespace portcall::rpc
 

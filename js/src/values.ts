@@ -6,7 +6,7 @@ export class Float {
   constructor(readonly value: number) {}
 }
 
-/** The type indices of values. The last two are of the wire alone. */
+/** The type indices of values. */
 export const TypeIndex = {
   None: 0,
   Int: 1,
@@ -31,8 +31,6 @@ export const TypeIndex = {
   Module: 73,
   List: 75,
   Dict: 76,
-  RemoteObject: 115,
-  ByValue: 116,
   FirstDynamic: 128,
 } as const;
 

@@ -9,7 +9,8 @@ import { Tensor } from "../src/index.js";
 import { remoteError } from "../src/rpc/client/remote_error.js";
 import { DescribedObject, decodeValue, encodeValue, Shape, wideInt } from "../src/rpc/wire/by_value.js";
 import { Reader, Writer } from "../src/rpc/wire/bytes.js";
-import { Code, FrameReader } from "../src/rpc/wire/frames.js";
+import { Code } from "../src/rpc/wire/facts.js";
+import { FrameReader } from "../src/rpc/wire/frames.js";
 import {
   fromHex,
   greeting,

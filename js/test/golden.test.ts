@@ -8,12 +8,12 @@ import { openSession } from "../src/rpc/client/connect.js";
 import { Pipeline } from "../src/rpc/client/pipeline.js";
 import type { Receiver, Transport } from "../src/rpc/transport/transport.js";
 import { Writer } from "../src/rpc/wire/bytes.js";
-import { Code, FrameReader, writeFrame } from "../src/rpc/wire/frames.js";
+import { Code, MISMATCH } from "../src/rpc/wire/facts.js";
+import { FrameReader, writeFrame } from "../src/rpc/wire/frames.js";
 import {
   checkAccepted,
   greeting,
   HandshakeReader,
-  MISMATCH,
   parseGreeting,
   refusal,
   timeoutOf,

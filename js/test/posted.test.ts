@@ -8,7 +8,8 @@ import { Pipeline } from "../src/rpc/client/pipeline.js";
 import { Session } from "../src/rpc/client/session.js";
 import type { Receiver, Transport } from "../src/rpc/transport/transport.js";
 import { Reader, Writer } from "../src/rpc/wire/bytes.js";
-import { CLIENT_HANDLES, Code, FrameReader, writeFrame } from "../src/rpc/wire/frames.js";
+import { CLIENT_HANDLES, Code } from "../src/rpc/wire/facts.js";
+import { FrameReader, writeFrame } from "../src/rpc/wire/frames.js";
 import { readSequence, writeSequence } from "../src/rpc/wire/values.js";
 import { portcallServer, type Running } from "./servers.js";
 

@@ -6,6 +6,7 @@ import { test } from "node:test";
 import fc from "fast-check";
 import { DataType, Device, dtype, RemoteProtocolError } from "../src/index.js";
 import { Reader, Writer } from "../src/rpc/wire/bytes.js";
+import { REMOTE_OBJECT } from "../src/rpc/wire/facts.js";
 import { FrameReader, writeFrame } from "../src/rpc/wire/frames.js";
 import {
   checkKey,
@@ -54,7 +55,7 @@ const values: fc.Arbitrary<WireValue> = fc.oneof(
   devices,
   u64.map((value) => new Pointer(value)),
   fc
-    .tuple(fc.constantFrom(TypeIndex.Function, TypeIndex.Module, TypeIndex.RemoteObject), u64)
+    .tuple(fc.constantFrom(TypeIndex.Function, TypeIndex.Module, REMOTE_OBJECT), u64)
     .map(([type, value]) => new Handle(type, value)),
   tensors,
 );

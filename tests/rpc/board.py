@@ -117,7 +117,7 @@ def program() -> Path:
     hidden = ("loader/elf_file.cc", "loader/mapped_file.cc")  # in the library
     sources += [CORE / name for name in (*BY_VALUE, *hidden)]
     options = (f"-I{CORE}", "-DPORTCALL_BUILDING", f'-DPORTCALL_VERSION="{__version__}"', "-O1")
-    folders = [CORE / name for name in ("board", "session", "loader", "bytes", "ir")]
+    folders = [CORE / name for name in ("facts", "board", "session", "loader", "bytes", "ir")]
     headers = [path for folder in folders for path in folder.rglob("*.h")]
     return compiled(
         "portcall-server",

@@ -17,6 +17,7 @@ import portcall
 from portcall import errors, rpc, testing
 from portcall.rpc._conformance import answer
 from portcall.rpc.wire import _handshake, _layouts
+from portcall.rpc.wire._facts import FEATURES, MISMATCH
 from rpc.raw_client import MAGIC, RETURN, RawClient, frame, pointer, sequence
 from rpc.relay import read, read_frame, saying
 from rpc.serving import FUNCTIONS, Serving
@@ -28,7 +29,7 @@ SERVED = FUNCTIONS + '\nregister("same")(lambda value: value)\n'
 
 def test_conformance_vectors_are_json_and_cover_each_feature() -> None:
     assert json.loads(json.dumps(VECTORS)) == VECTORS
-    with_bytes = set(_handshake.FEATURES) - {"alive", "pipeline"}  # which are about when frames come
+    with_bytes = set(FEATURES) - {"alive", "pipeline"}  # which are about when frames come
     assert {vector["feature"] for vector in VECTORS} == {"", *with_bytes}
     assert {layout.feature for layout in _layouts.LAYOUTS} == with_bytes
 
@@ -60,7 +61,7 @@ def test_servers_read_the_times_of_the_conformance_vectors(serving_functions: Se
     with socket.create_connection((host, int(port)), timeout=30) as sock:
         sock.sendall(data)
         (code,) = struct.unpack("<i", read(sock, 4))
-    assert code == (_handshake.MISMATCH if seconds is None else _handshake.MAGIC)
+    assert code == (MISMATCH if seconds is None else MAGIC)
 
 
 @pytest.mark.parametrize("vector", VALUES, ids=lambda vector: vector["name"])

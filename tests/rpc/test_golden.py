@@ -21,6 +21,7 @@ import portcall
 from portcall import errors, toolchain
 from portcall.rpc import Session, connect_over
 from portcall.rpc.wire import _handshake
+from portcall.rpc.wire._facts import MISMATCH
 from rpc import captures
 from rpc.captures import ACK, CALL, EXCEPTION, FREE, FREE_DATA, INIT, RETURN, SYNC, Capture, Value
 
@@ -445,7 +446,7 @@ def test_handshake_bytes_are_those_of_tvm() -> None:
     hello, _ = hand_shakes("connect with session_timeout=1")
     assert _handshake.client_hello("gold", session_timeout=1, extended=False) == hello
     _, reply = hand_shakes("handshake with a wrong key")
-    assert _handshake.refusal(_handshake.MISMATCH) == reply
+    assert _handshake.refusal(MISMATCH) == reply
 
 
 def test_handshake_readers_read_tvms_bytes() -> None:
@@ -457,4 +458,4 @@ def test_handshake_readers_read_tvms_bytes() -> None:
     assert isinstance(answer, _handshake.Hello)
     assert answer.key == "gold"
     with pytest.raises(errors.KeyMismatchError):
-        _handshake.ReplyReader("other").feed(struct.pack("<i", _handshake.MISMATCH))
+        _handshake.ReplyReader("other").feed(struct.pack("<i", MISMATCH))

@@ -24,6 +24,7 @@ import portcall
 from portcall import errors, rpc
 from portcall.rpc.client._errors import remote_error
 from portcall.rpc.wire import _handshake
+from portcall.rpc.wire._facts import FEATURES
 from rpc.raw_client import EXCEPTION, MAGIC, RETURN, RawClient, text
 from rpc.relay import read_frame, saying
 from rpc.serving import FUNCTIONS, Serving, serving
@@ -105,7 +106,7 @@ def test_negotiation_goes_through_a_tvm_proxy(server: Serving) -> None:
 
 def test_negotiation_of_two_portcall_peers_has_all_features(server: Serving, remote: rpc.Session) -> None:
     with rpc.connect(server.address, options=rpc.ConnectOptions(on_output=lambda *_: None, heartbeat=60)) as asking:
-        assert asking.features == set(_handshake.FEATURES)
+        assert asking.features == set(FEATURES)
     assert remote.features == asking.features - {"alive", "output"}
 
 
@@ -180,12 +181,6 @@ def test_connect_uses_no_features_of_a_server_at_a_proxy_that_it_did_not_name() 
 def test_check_version_refuses_other_texts(version: str) -> None:
     with pytest.raises(errors.RemoteProtocolError):
         _handshake.Hello("", {"portcall": version}).check_version("the peer")
-
-
-def test_wire_page_lists_the_features() -> None:
-    page = (Path(__file__).parents[2] / "docs/wire.md").read_text().partition("| feature | meaning |")[2]
-    rows = re.findall(r"^\| `(\w+)` \|", page.partition("\n\n")[0], re.MULTILINE)
-    assert rows == list(_handshake.FEATURES)
 
 
 # ---- Errors ----

@@ -17,7 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from portcall import errors, rpc
-from portcall.rpc.wire._endings import PROGRESS_BYTES, Progress
+from portcall.rpc.wire._endings import Progress
+from portcall.rpc.wire._facts import PROGRESS_BYTES
 from rpc.raw_client import CALL, MAGIC, RETURN, RawClient, frame, integer, sequence, text
 from rpc.relay import read, read_frame, saying
 from rpc.serving import FUNCTIONS, Serving, serving

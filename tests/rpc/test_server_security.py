@@ -23,6 +23,7 @@ from portcall.errors import AuthenticationError, RPCError
 from portcall.rpc import Server
 from portcall.rpc.server._options import ServerOptions, is_loopback
 from portcall.rpc.wire import _handshake
+from portcall.rpc.wire._facts import PROOF_BYTES
 from rpc.processes import descendants_of
 from rpc.raw_client import (
     EXCEPTION,
@@ -182,7 +183,7 @@ def test_token_client_refuses_a_server_with_another_token() -> None:
             pass
         reply = _handshake.server_reply("", {"portcall": "1", "auth": "token", "nonce": _handshake.new_nonce()})
         sock.sendall(reply)
-        sock.recv(_handshake.PROOF_BYTES, socket.MSG_WAITALL)
+        sock.recv(PROOF_BYTES, socket.MSG_WAITALL)
         proof = _handshake.proof("another", "server", reader.transcript + reply)
         sock.sendall(_handshake.server_reply("", {"proof": proof.hex()}))
         assert sock.recv(1) == b""  # no request follows

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import portcall
 from portcall import errors, ir, rpc
 from portcall.rpc.wire import _values
+from portcall.rpc.wire._facts import MOST_DEPTH
 from rpc.raw_client import EXCEPTION, RETURN, RawClient, frame, integer, sequence, text
 from rpc.relay import saying
 from rpc.serving import FUNCTIONS, Serving, serving
@@ -144,12 +145,12 @@ def test_call_refuses_what_cannot_be_sent_with_its_type_and_place(remote: rpc.Se
 
 def test_call_limits_depth_both_ways(remote: rpc.Session) -> None:
     deep: list[Any] = []
-    for _ in range(_values.MOST_DEPTH + 1):
+    for _ in range(MOST_DEPTH + 1):
         deep = [deep]
     with pytest.raises(errors.RemoteError, match="cannot be read"):
         remote["demo.same"](deep)
     with pytest.raises(errors.RemoteProtocolError):
-        remote["demo.deep"](_values.MOST_DEPTH + 1)
+        remote["demo.deep"](MOST_DEPTH + 1)
     assert remote["demo.scale"](3, 4) == 12
 
 

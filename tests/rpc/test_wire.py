@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 import portcall
 from portcall import errors
 from portcall.rpc.wire import _handshake
+from portcall.rpc.wire._facts import DUPLICATE, MISMATCH
 from rpc import captures
 from rpc.captures import CALL, EXCEPTION, INIT, RETURN, Handle, Value
 
@@ -289,8 +290,8 @@ starts = st.sampled_from([
     _handshake.reason_hello("7", "secret"),
     _handshake.notice("two sessions are before yours") + _handshake.server_reply("key", {"portcall": "1"}),
     _handshake.server_reply("key"),
-    _handshake.refusal(_handshake.MISMATCH),
-    _handshake.refusal(_handshake.DUPLICATE),
+    _handshake.refusal(MISMATCH),
+    _handshake.refusal(DUPLICATE),
 ])  # fmt: skip
 beginnings = st.one_of(st.binary(max_size=60), starts, st.builds(damaged, starts, damage))
 

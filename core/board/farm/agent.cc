@@ -229,7 +229,7 @@ class Agent {
     if (!registered()) {
       agent_ = answer.Word("agent");
       PORTCALL_CHECK(registered(), OSError) << orders_.address() << " is not a farm";
-      Log(style_).Write("farm", "registered with the farm " + orders_.address() + " as " + options_.place);
+      Log(style_).Write(Event::kFarm, "registered with the farm " + orders_.address() + " as " + options_.place);
       task_.served = true;
       Tell(GateMessage(GateMessage::kRegistered, 0, 0));
       return;
@@ -278,7 +278,7 @@ class Agent {
     if (why == said_) return;
     said_ = why;
     said_at_ = Now();
-    Log(style_).Write("farm", why);
+    Log(style_).Write(Event::kFarm, why);
   }
 
   void Away(const std::string& why) {

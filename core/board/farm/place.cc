@@ -34,7 +34,7 @@ void Supervisor::OnAgentEnded() {
   gate_.Started(0);
   gate_.Close();
   if (stop_signal_) return;
-  log_.Write("restart", "the process that speaks to the farm ended; starting another one");
+  log_.Write(Event::kRestart, "the process that speaks to the farm ended; starting another one");
   agent_after_ = Now() + kPause;
 }
 

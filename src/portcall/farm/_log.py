@@ -35,12 +35,12 @@ class FarmLog:
                 return
             if self._refused == 1:
                 asyncio.get_running_loop().call_later(1, self._count_anew)
-        self._log.write(kind, f"{kind}: {text}".replace("\n", " "))
+        self._log.write("farm", f"{kind}: {text}".replace("\n", " "))
 
     def _count_anew(self) -> None:
         self._refused, unsaid, self._unsaid = 0, self._unsaid, 0
         if unsaid:
-            self._log.write("refused", f"refused: {unsaid} more within a second")
+            self._log.write("farm", f"refused: {unsaid} more within a second")
 
     def start(self) -> None:
         """Begin to write; what libraries log comes here, too, without tracebacks.

@@ -24,7 +24,8 @@ from portcall.farm._hub import Hub
 from portcall.farm._model import Effect, Refused
 from portcall.farm._splice import HasDescriptor, Pipes, Spliced, Stall
 from portcall.farm._state import State
-from portcall.rpc.wire._handshake import MAGIC, MISMATCH, Hello, parse_words, refusal
+from portcall.rpc.wire._facts import MAGIC, MISMATCH
+from portcall.rpc.wire._handshake import Hello, parse_words, refusal
 from portcall.rpc.wire._texts import check_text
 
 PIECE = 256 << 10

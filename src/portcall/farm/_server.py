@@ -31,7 +31,7 @@ from portcall.farm._webhooks import Webhooks
 from portcall.rpc.server._hooks import run_hook
 from portcall.rpc.server._options import is_loopback
 from portcall.rpc.wire._address import Address
-from portcall.rpc.wire._handshake import MAGIC
+from portcall.rpc.wire._facts import MAGIC
 from portcall.rpc.wire._tls import load_certificate
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from typing import Any
 from portcall._container import Array, Shape
 from portcall._tensor import tensor
 from portcall.rpc.wire import _handshake, _values
+from portcall.rpc.wire._facts import CLIENT_HANDLES, FEATURES, MAGIC
 from portcall.rpc.wire._layouts import (
     BY_VALUE,
     CALLBACK,
@@ -24,7 +25,7 @@ from portcall.rpc.wire._layouts import (
 )
 
 _TOKEN, _NONCE = "a token of the vectors", "00112233445566778899aabbccddeeff"
-_TARGET, _FUNCTION = (1 << 63) + 7, 0x1000  # the first handle that our servers give
+_TARGET, _FUNCTION = CLIENT_HANDLES + 7, 0x1000  # the first handle that our servers give
 _OUTER_VALUES = (
     ("plain values", [1, -2, "text", b"bytes", None, 2.5], [1, -2, "text", {"bytes": "6279746573"}, None, 2.5]),
     ("containers in containers", [[], {"a": [1, {"b": 2}]}], [[], {"a": [1, {"b": 2}]}]),
@@ -39,10 +40,10 @@ _SECONDS = (
 
 def vectors() -> list[dict[str, Any]]:
     """Return the vectors, as ``portcall.testing.conformance`` says."""
-    hello = _handshake.client_hello("key", nonce=_NONCE, features=sorted(_handshake.FEATURES))
+    hello = _handshake.client_hello("key", nonce=_NONCE, features=[*FEATURES])
     reply = _handshake.server_reply("key", _handshake.extension_options(["values"], session="1", secret="s"))
     made = [
-        _vector("hello", "", "client", hello, {"key": "key", "features": sorted(_handshake.FEATURES), "nonce": _NONCE}),
+        _vector("hello", "", "client", hello, {"key": "key", "features": [*FEATURES], "nonce": _NONCE}),
         _vector("reply", "", "server", reply, {"key": "key", "features": ["values"], "session": "1", "secret": "s"}),
     ]
     for role in ("client", "server"):
@@ -52,7 +53,7 @@ def vectors() -> list[dict[str, Any]]:
         )
     for text, seconds in _SECONDS:
         words = _handshake.Hello("k", {"seconds": text, "timeout": "1"}).words("client").encode()
-        data = struct.pack("<ii", _handshake.MAGIC, len(words)) + words
+        data = struct.pack("<ii", MAGIC, len(words)) + words
         made.append(_vector("time of a session", "", "client", data, {"text": text, "seconds": seconds}))
     for stream, dropped, text in ((1, 0, "a line\n"), (2, 3, "zwölf\nlines\n")):
         frame = OUTPUT.pack(stream, dropped, text.encode())

@@ -20,7 +20,7 @@ from portcall.rpc.server import _files
 from portcall.rpc.server._directories import delete_tree
 from portcall.rpc.server._objects import register_object_functions
 from portcall.rpc.server._session import register_standard_names
-from portcall.rpc.wire._handshake import FEATURES
+from portcall.rpc.wire._facts import FEATURES
 
 _CHILD = "from portcall.rpc._popen import main; main()"
 _EXIT_TIMEOUT = 1.0  # seconds for a child to end by itself, once the pipe has

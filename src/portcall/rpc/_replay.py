@@ -16,7 +16,7 @@ from pathlib import Path
 
 from portcall.rpc.client._record import FIRST_LINE, FrameCutter
 from portcall.rpc.wire import _handshake
-from portcall.rpc.wire._layouts import NESTED
+from portcall.rpc.wire._facts import NESTED
 
 _SHUTDOWN, _INIT, _RETURN, _EXCEPTION, _ACK, _FREE, _FREE_DATA, _OUTPUT = 1, 2, 4, 5, 8, 10, 14, 32
 _REPLIES = (_RETURN, _EXCEPTION, _ACK)

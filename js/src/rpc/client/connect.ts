@@ -24,7 +24,7 @@ import {
   withTls,
 } from "../transport/transport.js";
 import { decodeLeniently } from "../wire/bytes.js";
-import { Code, PROTOCOL_VERSION } from "../wire/frames.js";
+import { Code, ENDINGS, type Feature, NOTICE, PROTOCOL_VERSION, UNKNOWN } from "../wire/facts.js";
 import {
   checkAccepted,
   checkKey,
@@ -33,7 +33,6 @@ import {
   fromHex,
   type Greeting,
   greeting,
-  NOTICE,
   newNonce,
   parseGreeting,
   printable,
@@ -76,7 +75,7 @@ const OPTIONS = [
 ];
 
 /** The extensions that this client has (docs/wire.md, section 8). */
-const FEATURES = ["pipeline", "post", "traceback", "values"];
+const FEATURES: readonly Feature[] = ["pipeline", "post", "traceback", "values"];
 
 /** What a portcall server gives to ask later why a session ended. */
 interface ReasonKey {
@@ -289,15 +288,6 @@ function wantsProof(reply: Greeting, token: string): boolean {
 
 const ASK_TIMEOUT = 5; // seconds for a server to say why a session ended
 const ASK_AGAIN = [20, 50, 100, 300]; // milliseconds after which it is asked again, where it does not know yet
-const ENDINGS: Record<string, string> = {
-  disk: "its files took more than the server allows",
-  abandoned: "the connection was lost and its work did not end",
-  lost: "the connection was lost in the middle of a message",
-  stopped: "the server was stopped",
-  device: "a device failed for good, as the error before this one says",
-  orphaned: "the process that its sessions start from ended",
-  failed: "the server ran into an error of its own; its log says which",
-};
 
 /** Ask a portcall server, on a new connection, why a session ended; undefined where it does not know. */
 async function whyEnded(target: Address, reasonKey: ReasonKey): Promise<RPCError | undefined> {
@@ -305,7 +295,7 @@ async function whyEnded(target: Address, reasonKey: ReasonKey): Promise<RPCError
   for (let attempt = 0; ; ++attempt) {
     const words = await askWhyEnded(target, reasonKey);
     const pause = ASK_AGAIN[attempt];
-    if (words.get("ended") !== "unknown" || pause === undefined) return explain(peer, words);
+    if (words.get("ended") !== UNKNOWN || pause === undefined) return explain(peer, words);
     await new Promise((resolve) => setTimeout(resolve, pause));
   }
 }
@@ -331,16 +321,14 @@ async function askWhyEnded(target: Address, reasonKey: ReasonKey): Promise<Greet
 }
 
 function explain(peer: string, words: Greeting["options"]): RPCError | undefined {
-  const how = words.get("ended") ?? "";
-  if (how === "expired") {
-    return new SessionTimeoutError(`the time of the session with ${peer} is over`, { peer, reason: "expired" });
-  }
-  if (how === "crash" || how === "exit") {
-    const signal = words.get("signal") ?? "";
-    const cause = how === "crash" ? `crashed with ${signal}` : `exited with code ${words.get("code") ?? "?"}`;
-    const text = `the session with ${peer} ended: its process ${cause}; the server goes on, so connect again`;
-    return new RemoteCrashError(text, { peer, signal, reason: how });
-  }
-  const text = ENDINGS[how];
-  return text ? new SessionBrokenError(`${peer} ended the session: ${text}`, { peer, reason: how }) : undefined;
+  const [how, signal, code] = [words.get("ended") ?? "", words.get("signal") ?? "", words.get("code") ?? "?"];
+  const said = Object.hasOwn(ENDINGS, how) ? ENDINGS[how] : undefined;
+  if (!said) return undefined;
+  const text = said
+    .replace("{peer}", () => peer)
+    .replace("{signal}", () => signal)
+    .replace("{code}", () => code);
+  if (how === "expired") return new SessionTimeoutError(text, { peer, reason: how });
+  if (how === "crash" || how === "exit") return new RemoteCrashError(text, { peer, signal, reason: how });
+  return new SessionBrokenError(text, { peer, reason: how });
 }

@@ -12,7 +12,8 @@ import {
 } from "../../errors.js";
 import type { Transport } from "../transport/transport.js";
 import { decodeLeniently, Reader, Writer } from "../wire/bytes.js";
-import { CLIENT_HANDLES, Code, type FrameHandler, FrameReader, writeFrame, writePosted } from "../wire/frames.js";
+import { CLIENT_HANDLES, Code } from "../wire/facts.js";
+import { type FrameHandler, FrameReader, writeFrame, writePosted } from "../wire/frames.js";
 import { printable } from "../wire/handshake.js";
 import { readSequence } from "../wire/values.js";
 import { remoteError, saysExpired } from "./remote_error.js";

@@ -10,7 +10,7 @@ import { Tensor } from "../../tensor.js";
 import { TypeIndex } from "../../values.js";
 import { DescribedObject, decodeValue, encodeValue, isContainer, type Shape } from "../wire/by_value.js";
 import type { Reader, Writer } from "../wire/bytes.js";
-import { Code } from "../wire/frames.js";
+import { Code, REMOTE_OBJECT } from "../wire/facts.js";
 import {
   ByValue,
   copyHeadBytes,
@@ -217,7 +217,7 @@ export class RemoteObject extends Proxied {
 
   /** @internal */
   constructor(owner: Owner, handle: bigint, typeIndex: number, value?: DescribedObject) {
-    super(owner, new Handle(TypeIndex.RemoteObject, handle), freeHandle(owner, handle));
+    super(owner, new Handle(REMOTE_OBJECT, handle), freeHandle(owner, handle));
     this.typeIndex = typeIndex;
     this.typeKey = value?.typeKey ?? "";
     this.fields = value?.fields ?? {};

@@ -6,8 +6,8 @@ import { device as asDevice, Device } from "../../device.js";
 import { dtype as asDtype, countOf, type DataType, dtypeOf, type TypedArray } from "../../dtype.js";
 import { FunctionNotFoundError, RemoteProtocolError } from "../../errors.js";
 import type { Writer } from "../wire/bytes.js";
-import { Code } from "../wire/frames.js";
-import { copyHeadBytes, MAX_DIMENSIONS, Pointer, WireTensor, writeSequence } from "../wire/values.js";
+import { Code, MAX_DIMENSIONS } from "../wire/facts.js";
+import { copyHeadBytes, Pointer, WireTensor, writeSequence } from "../wire/values.js";
 import { download, type Progress, upload } from "./files.js";
 import { expectValues, type Pipeline } from "./pipeline.js";
 import {

@@ -7,6 +7,7 @@ import type { WasmRuntime } from "../../core/runtime.js";
 import { CoreServer } from "../../core/server.js";
 import type { Transport } from "../transport/transport.js";
 import { DescribedObject, decodeValue, encodeValue, isContainer } from "../wire/by_value.js";
+import { type Feature, OFFERED } from "../wire/facts.js";
 import { asServed } from "./error_text.js";
 import type { ServedFunction, ServedFunctions } from "./functions.js";
 
@@ -18,7 +19,7 @@ const MOST_UNREAD = 64 << 20; // bytes of requests that wait after one that take
 const MOST_UNSENT = 16 << 20; // bytes of answers that the client has not taken, after which no request is begun
 
 /** The extensions between portcall peers that the core's endpoint has (docs/wire.md, section 8). */
-export const CORE_FEATURES = ["traceback", "values"];
+export const CORE_FEATURES: readonly Feature[] = ["traceback", "values"];
 
 /** Return the bytes of a container or an object of a described type; null for what has no form by value, which is then a
  * reference. */
@@ -50,25 +51,6 @@ function readerOf(runtime: WasmRuntime): (bytes: Uint8Array) => unknown {
   };
   return (bytes) => decodeValue(bytes, make);
 }
-
-/** What of the core every session may use. */
-const OFFERED = [
-  "tvm.rpc.server.*",
-  "portcall.Event*",
-  "portcall.rpc.Module*",
-  "portcall.graph.*",
-  "testing.*",
-  "ffi.Array*",
-  "ffi.Map*",
-  "ffi.ModuleGetKind",
-  "ffi.SystemLib",
-  "runtime.GetDeviceAttr",
-  "runtime.NumThreads",
-  "runtime.config_threadpool",
-  "runtime.RPCTimeEvaluator",
-  "runtime.TVMTensorAllocWithScope",
-  "cache_flush_cpu_non_first_arg",
-];
 
 /** @internal Serves one session. */
 export class CoreEndpoint {

@@ -6,12 +6,12 @@ import { RPCError } from "../../errors.js";
 import { HandshakeStream } from "../transport/handshake_stream.js";
 import { openTransport } from "../transport/open.js";
 import { type Address, parseAddress, type Transport } from "../transport/transport.js";
+import { MISMATCH } from "../wire/facts.js";
 import {
   checkAccepted,
   EXTENSION_VERSION,
   type Greeting,
   greeting,
-  MISMATCH,
   newNonce,
   parseGreeting,
   timeoutOf,

@@ -6,11 +6,11 @@ import { PortcallError } from "../../errors.js";
 import { encodeText } from "../../text.js";
 import { HandshakeStream } from "../transport/handshake_stream.js";
 import { type Address, addressText, parseAddress, type Transport } from "../transport/transport.js";
+import { MISMATCH, UNKNOWN } from "../wire/facts.js";
 import {
   EXTENSION_VERSION,
   type Greeting,
   greeting,
-  MISMATCH,
   newNonce,
   parseGreeting,
   refusal,
@@ -167,7 +167,7 @@ class Door {
     if (question === undefined) return false;
     const [id = "", secret = ""] = question.split(".");
     const known = this.#ended.get(id);
-    const ended = known && sameBytes(encodeText(known.secret), encodeText(secret)) ? known.how : "unknown";
+    const ended = known && sameBytes(encodeText(known.secret), encodeText(secret)) ? known.how : UNKNOWN;
     transport.send(
       greeting("server", this.#service.key, [
         ["portcall", EXTENSION_VERSION],

@@ -8,11 +8,11 @@ import { shareWebGpu } from "../../core/webgpu.js";
 import { ModuleLoadError } from "../../errors.js";
 import type { HandshakeStream } from "../transport/handshake_stream.js";
 import type { Transport } from "../transport/transport.js";
+import { PROOF_BYTES } from "../wire/facts.js";
 import {
   checkKey,
   checkSeconds,
   type Greeting,
-  PROOF_BYTES,
   proof,
   sameBytes,
   timeoutOf,

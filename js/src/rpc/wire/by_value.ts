@@ -9,6 +9,7 @@ import { Tensor } from "../../tensor.js";
 import { encodeText } from "../../text.js";
 import { checkInt64, Float, isInteger } from "../../values.js";
 import { Reader, Writer } from "./bytes.js";
+import { MOST_DEPTH, MOST_NODES } from "./facts.js";
 
 /** The extents of a tensor, as a value. */
 export class Shape {
@@ -30,8 +31,6 @@ export class DescribedObject {
 
 const MAGIC = [0x89, 0x70, 0x63, 0x67, 1]; // "\x89pcg", version 1
 const CHECKSUM = 8; // bytes
-const DEEPEST = 500; // containers in each other
-const MOST_NODES = 1 << 20;
 const MOST_WIDE = 2 ** 27; // bytes of a whole number: V8's BigInt has 2^30 bits at most
 const PIECE = 2 ** 15; // bytes of it that become digits at once
 
@@ -145,7 +144,7 @@ class Encoder {
   }
 
   #node(value: object, depth: number): number {
-    if (depth === DEEPEST) throw new TypeError(`more than ${DEEPEST} containers are in each other`);
+    if (depth === MOST_DEPTH) throw new TypeError(`more than ${MOST_DEPTH} containers are in each other`);
     if (value instanceof Tensor) return this.#tensor(value);
     if (ArrayBuffer.isView(value) && !(value instanceof DataView)) {
       return this.#tensor(new Tensor(value as TypedArray));

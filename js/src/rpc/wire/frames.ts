@@ -3,39 +3,8 @@
 
 import { RemoteProtocolError } from "../../errors.js";
 import type { Writer } from "./bytes.js";
+import { MAX_FRAME, POSTED } from "./facts.js";
 
-export const Code = {
-  Shutdown: 1,
-  InitServer: 2,
-  CallFunc: 3,
-  Return: 4,
-  Exception: 5,
-  CopyFromRemote: 6,
-  CopyToRemote: 7,
-  CopyAck: 8,
-  GetGlobalFunc: 9,
-  FreeHandle: 10,
-  DevSetDevice: 11,
-  DevGetAttr: 12,
-  DevAllocData: 13,
-  DevFreeData: 14,
-  DevStreamSync: 15,
-  CopyAmongRemote: 16,
-  DevAllocDataWithScope: 17,
-  DevCreateStream: 18,
-  DevFreeStream: 19,
-  DevSetStream: 20,
-  DevGetCurrentStream: 21,
-  Output: 32, // between portcall peers
-} as const;
-
-/** Added to the code of a request that is posted: a handle follows, which names what the request gives. */
-const POSTED = 0x100;
-/** The first of the handles that a client chooses. */
-export const CLIENT_HANDLES = 2n ** 63n;
-
-export const PROTOCOL_VERSION = "0.8.0";
-export const MAX_FRAME = 2 ** 30;
 const LENGTH = 8;
 const CODE = 4;
 

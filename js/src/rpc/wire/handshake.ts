@@ -6,15 +6,18 @@ import { checkNumber, checkText } from "../../check.js";
 import { AuthenticationError, KeyMismatchError, RemoteProtocolError } from "../../errors.js";
 import { encodeText } from "../../text.js";
 import { decodeLeniently } from "./bytes.js";
+import {
+  DUPLICATE,
+  MAGIC,
+  MAX_KEY_BYTES,
+  MISMATCH,
+  MOST_SECONDS,
+  NOTICE,
+  EXTENSION_VERSION as VERSION,
+} from "./facts.js";
 
-export const MAGIC = 0x000ff271;
-export const DUPLICATE = 0x000ff272;
-export const MISMATCH = 0x000ff273;
-export const NOTICE = 0x000ff274;
-export const PROOF_BYTES = 32;
-export const EXTENSION_VERSION = "1";
-const MAX_KEY_BYTES = 4096;
-const MAX_SECONDS = 1e9;
+/** The version of the extensions, as a word of a hello. */
+export const EXTENSION_VERSION = String(VERSION);
 const HEAD = 8;
 
 export type Role = "client" | "server";
@@ -44,8 +47,8 @@ export function tokenOf(given: string | undefined): string {
 /** Return a number of seconds.
  * @throws RangeError It is negative, no number, or more than the protocol allows. */
 export function checkSeconds(seconds: number, name: string): number {
-  if (!(checkNumber(seconds, name) >= 0 && seconds <= MAX_SECONDS)) {
-    throw new RangeError(`invalid ${name} ${seconds} (must be 0-${MAX_SECONDS} seconds)`);
+  if (!(checkNumber(seconds, name) >= 0 && seconds <= MOST_SECONDS)) {
+    throw new RangeError(`invalid ${name} ${seconds} (must be 0-${MOST_SECONDS} seconds)`);
   }
   return seconds;
 }
@@ -130,7 +133,7 @@ export function sameBytes(a: Uint8Array, b: Uint8Array): boolean {
 export function timeoutOf(hello: Greeting): number {
   const text = hello.options.get("seconds") || (hello.options.get("timeout") ?? "0");
   const seconds = /^\d+(\.\d+)?(e[+-]?\d+)?$/i.test(text) ? Number(text) : Number.NaN;
-  if (!(seconds >= 0 && seconds <= MAX_SECONDS)) {
+  if (!(seconds >= 0 && seconds <= MOST_SECONDS)) {
     throw new RemoteProtocolError(`the option -timeout=${text.slice(0, 40)} is not a number of seconds`);
   }
   return seconds;

@@ -8,9 +8,8 @@ import { RemoteProtocolError } from "../../errors.js";
 import { encodeText } from "../../text.js";
 import { checkInt64, Float, isInteger, SMALL, TypeIndex } from "../../values.js";
 import type { Reader, Writer } from "./bytes.js";
+import { BY_VALUE, MAX_DIMENSIONS, MAX_VALUES, REMOTE_OBJECT } from "./facts.js";
 
-export const MAX_DIMENSIONS = 64;
-export const MAX_VALUES = 1 << 20;
 /** Bytes of the frame of a copy in front of the copied ones: code, tensor and size. */
 export const copyHeadBytes = (dimensions: number): number => 44 + 8 * dimensions;
 
@@ -22,7 +21,7 @@ export class Pointer {
 /** The handle of a function, a module or an object of the server. */
 export class Handle {
   constructor(
-    readonly type: typeof TypeIndex.Function | typeof TypeIndex.Module | typeof TypeIndex.RemoteObject,
+    readonly type: typeof TypeIndex.Function | typeof TypeIndex.Module | typeof REMOTE_OBJECT,
     readonly value: bigint,
   ) {}
 }
@@ -135,12 +134,12 @@ function writeObject(writer: Writer, value: object | null): void {
   }
   if (value instanceof Handle) {
     writer.i32(value.type);
-    if (value.type === TypeIndex.RemoteObject) writer.i32(TypeIndex.RemoteObject);
+    if (value.type === REMOTE_OBJECT) writer.i32(REMOTE_OBJECT);
     return writer.i64(value.value);
   }
   if (value instanceof ByValue) {
-    writer.i32(TypeIndex.ByValue);
-    writer.i32(TypeIndex.ByValue);
+    writer.i32(BY_VALUE);
+    writer.i32(BY_VALUE);
     return writer.counted(value.bytes);
   }
   if (value instanceof Pointer) {
@@ -210,9 +209,9 @@ function readWrapped(reader: Reader): WireValue {
       return reader.text();
     case TypeIndex.Bytes:
       return own(reader.counted());
-    case TypeIndex.RemoteObject:
-      return new Handle(TypeIndex.RemoteObject, reader.u64());
-    case TypeIndex.ByValue:
+    case REMOTE_OBJECT:
+      return new Handle(REMOTE_OBJECT, reader.u64());
+    case BY_VALUE:
       return new ByValue(reader.counted());
     default:
       throw new RemoteProtocolError(`a message has a wrapped value of the unknown type index ${inner}`);

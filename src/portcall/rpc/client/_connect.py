@@ -25,7 +25,7 @@ from portcall.rpc.client._session import Session
 from portcall.rpc.client._socket import as_descriptor, open_socket, read_token
 from portcall.rpc.wire import _handshake
 from portcall.rpc.wire._address import Address, parse_address
-from portcall.rpc.wire._handshake import FEATURES
+from portcall.rpc.wire._facts import FEATURES, MOST_SECONDS
 from portcall.rpc.wire._tls import TLSOptions
 
 LEAST_HEARTBEAT = 3.0  # seconds; a server gives a sign of life each second
@@ -156,7 +156,7 @@ class Opening:
         sock = open_socket(address, timeout, tls, self.heartbeat)
         try:
             unused = {name for name, used in (("alive", self.heartbeat), ("output", reads_output)) if not used}
-            features = FEATURES.keys() - {*self.without, *unused}
+            features = {*FEATURES} - {*self.without, *unused}
             reply, queued = _shake_hands(sock, deadline, key, self.session_timeout, self.secret, features)
             left = deadline.remaining()
         except BaseException:
@@ -186,10 +186,10 @@ def open_session(
     how: Opening, timeout: float | None, call_timeout: float, on_output: OnOutput | None, reconnect: float
 ) -> Session:
     """Open a session; the parameters and errors are those of ``connect``."""
-    if how.heartbeat and not LEAST_HEARTBEAT <= how.heartbeat <= _handshake.MOST_SECONDS:
+    if how.heartbeat and not LEAST_HEARTBEAT <= how.heartbeat <= MOST_SECONDS:
         raise ValueError(f"invalid heartbeat {how.heartbeat!r} (must be {LEAST_HEARTBEAT:g} seconds or more, or 0)")
-    if not 0 <= reconnect <= _handshake.MOST_SECONDS:
-        raise ValueError(f"invalid reconnect {reconnect!r} (must be 0-{_handshake.MOST_SECONDS:g} seconds)")
+    if not 0 <= reconnect <= MOST_SECONDS:
+        raise ValueError(f"invalid reconnect {reconnect!r} (must be 0-{MOST_SECONDS:g} seconds)")
     if reconnect and how.record is not None:
         raise ValueError("record= keeps one session; it cannot be used with reconnect=")
     open_one = functools.partial(how.open, reads_output=on_output is not None)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 from portcall import errors
-from portcall.rpc.wire import _handshake
+from portcall.rpc.wire._facts import MOST_SECONDS
 
 OnWait = Callable[[str], None]
 
@@ -17,8 +17,8 @@ class Deadline:
     """The time that opening a session may take, and what it waits for."""
 
     def __init__(self, peer: str, timeout: float | None, on_wait: OnWait | None) -> None:
-        if timeout is not None and not timeout <= _handshake.MOST_SECONDS:
-            raise ValueError(f"invalid timeout {timeout!r} (must be 0-{_handshake.MOST_SECONDS:g} seconds, or None)")
+        if timeout is not None and not timeout <= MOST_SECONDS:
+            raise ValueError(f"invalid timeout {timeout!r} (must be 0-{MOST_SECONDS:g} seconds, or None)")
         self.peer = peer
         self.timeout = timeout
         self.waiting_for = "the connection"

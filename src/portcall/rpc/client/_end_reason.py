@@ -12,7 +12,8 @@ from portcall.rpc.client._deadline import Deadline, read_some
 from portcall.rpc.client._socket import open_socket
 from portcall.rpc.wire import _handshake
 from portcall.rpc.wire._address import Address
-from portcall.rpc.wire._endings import UNKNOWN, error_of
+from portcall.rpc.wire._endings import error_of
+from portcall.rpc.wire._facts import UNKNOWN
 from portcall.rpc.wire._tls import TLSOptions
 
 _TIMEOUT = 5.0  # seconds for a server to answer

@@ -36,9 +36,8 @@ from portcall.rpc.server._messages import (
 )
 from portcall.rpc.server._options import ServerOptions
 from portcall.rpc.wire import _handshake, _tls
-from portcall.rpc.wire._endings import PROGRESS_BYTES, Ending
-
-STALE_HANDSHAKE = 1.0  # seconds after which a silent connection makes room for others, where there are too many
+from portcall.rpc.wire._endings import Ending
+from portcall.rpc.wire._facts import MISMATCH, PROGRESS_BYTES, PROOF_BYTES, STALE_HANDSHAKE
 
 
 class Owner(Protocol):
@@ -235,13 +234,13 @@ class Admission:
             return 0
         if connection.state is State.GREETING:
             return connection.reader.missing()
-        return _handshake.PROOF_BYTES - len(connection.proof) if connection.state is State.PROVING else 0
+        return PROOF_BYTES - len(connection.proof) if connection.state is State.PROVING else 0
 
     def _take(self, connection: Connection, data: bytes) -> None:
         reader = connection.reader
         if connection.state is State.PROVING:
             connection.proof += data
-            if len(connection.proof) == _handshake.PROOF_BYTES:
+            if len(connection.proof) == PROOF_BYTES:
                 self._on_proof(connection)
             return
         try:
@@ -394,7 +393,7 @@ class Admission:
     def _refuse(self, connection: Connection, why: str, answer: bytes | None = None) -> None:
         self._log.write("refused", f"refused: {connection.peer} {why}", connection.number, peer=connection.peer)
         connection.kill_reason = None  # said
-        self._answer(connection, _handshake.refusal(_handshake.MISMATCH) if answer is None else answer)
+        self._answer(connection, _handshake.refusal(MISMATCH) if answer is None else answer)
 
     def _answer(self, connection: Connection, data: bytes) -> None:
         """Send a last answer."""

@@ -16,9 +16,9 @@ from portcall.rpc.server._ended_sessions import EndedSessions
 from portcall.rpc.server._log import Log
 from portcall.rpc.server._loop import Loop, run_all
 from portcall.rpc.server._options import ServerOptions
-from portcall.rpc.wire._endings import PROGRESS_BYTES, Ending, Progress, ending_of, last_message, told_by
+from portcall.rpc.wire._endings import Ending, Progress, ending_of, last_message, told_by
+from portcall.rpc.wire._facts import LINGER, PROGRESS_BYTES
 
-LINGER = 5.0  # seconds for a client to read the last message
 DISK_INTERVAL = 1.0
 
 

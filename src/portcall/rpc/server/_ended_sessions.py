@@ -6,9 +6,8 @@ from __future__ import annotations
 import hmac
 from collections import OrderedDict
 
-from portcall.rpc.wire._endings import UNKNOWN, Ending
-
-_MOST = 1024
+from portcall.rpc.wire._endings import Ending
+from portcall.rpc.wire._facts import MOST_ENDED, UNKNOWN
 
 
 class EndedSessions:
@@ -19,7 +18,7 @@ class EndedSessions:
 
     def add(self, number: int, secret: str, ending: Ending) -> None:
         self._entries[str(number)] = (secret, ending)
-        if len(self._entries) > _MOST:
+        if len(self._entries) > MOST_ENDED:
             self._entries.popitem(last=False)
 
     def answer(self, question: str) -> dict[str, str]:

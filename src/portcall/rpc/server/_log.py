@@ -17,6 +17,7 @@ from typing import Protocol
 from portcall.rpc.server import _log_writer
 from portcall.rpc.server._loop import PAUSE, run_all
 from portcall.rpc.server._options import LogStyle, public_environment
+from portcall.rpc.wire._facts import Event
 
 MOST_BYTES = 64 << 10  # of a line
 
@@ -58,7 +59,7 @@ class Log:
         """The descriptor for what sessions write."""
         return self._pipe[1]
 
-    def write(self, event: str, text: str, session: int | None = None, **facts: object) -> None:
+    def write(self, event: Event, text: str, session: int | None = None, **facts: object) -> None:
         """Log an event. It neither waits nor fails: what cannot be written is counted.
 
         Parameters:

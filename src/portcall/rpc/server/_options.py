@@ -10,38 +10,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from portcall.rpc.wire._handshake import MOST_SECONDS, check_token
+from portcall.rpc.wire._facts import MAX_FRAME, MOST_SECONDS
+from portcall.rpc.wire._handshake import check_token
 
 LogStyle = Literal["text", "json", "none"]
 FARM_TOKEN = "PORTCALL_FARM_TOKEN"  # the variable that has it
-
-# What every session may use; --import and --expose add to it.
-BASE_PATTERNS = (
-    "tvm.rpc.server.*",
-    "portcall.rpc.file_*",
-    "portcall.rpc.content_*",
-    "portcall.rpc.object_*",
-    "portcall.rpc.call_with_names",
-    "portcall.rpc.machine",
-    "portcall.Event*",
-    "portcall.rpc.Module*",
-    "portcall.graph.*",
-    "vm.builtin.make_tuple",  # values of machines: made, and read, by clients
-    "vm.builtin.make_shape",
-    "relax.run.shape_to_tensor",
-    "testing.*",
-    "ffi.Array*",
-    "ffi.Map*",
-    "ffi.ModuleGetKind",
-    "ffi.SystemLib",
-    "runtime.GetDeviceAttr",
-    "runtime.NumThreads",
-    "runtime.config_threadpool",
-    "runtime.RPCTimeEvaluator",
-    "runtime.TVMTensorAllocWithScope",
-    "cache_flush_cpu_non_first_arg",
-)
-
 
 _PLAIN: dict[str, Any] = {"str": str, "LogStyle": str, "bool": bool, "int": int, "float": (int, float)}
 _PATHS = ("unix", "tls_certificate", "tls_key", "tls_ca", "work_dir")
@@ -117,7 +90,7 @@ class ServerOptions:
     lost_client_grace: float = 10
     memory_limit: int = 0
     disk_limit: int = 0
-    max_frame: int = 1 << 30
+    max_frame: int = MAX_FRAME
     work_dir: str = ""
     log: LogStyle = "text"
     stop_with_stdin: bool = False

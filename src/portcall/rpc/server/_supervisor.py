@@ -54,11 +54,10 @@ from portcall.rpc.server._worker import protect_memory
 from portcall.rpc.server._zygote_process import ZygoteProcess
 from portcall.rpc.wire._address import Address
 from portcall.rpc.wire._endings import Ending
-from portcall.rpc.wire._handshake import SHORT_TOKEN
+from portcall.rpc.wire._facts import KILL_AGAIN, SHORT_TOKEN
 
 FOLDER_PREFIX = "portcall-server-"
 LEAVING = 1.0  # seconds for a pump to say why its client left during the handshake of TLS
-KILL_AGAIN = 1.0  # seconds after which a session that should have ended is killed again
 
 
 class Supervisor:

@@ -40,9 +40,9 @@ from portcall.rpc.server._messages import (
     decode,
 )
 from portcall.rpc.server._objects import register_object_functions
-from portcall.rpc.server._options import BASE_PATTERNS, ServerOptions, is_python_function
+from portcall.rpc.server._options import ServerOptions, is_python_function
 from portcall.rpc.server._session import register_standard_names
-from portcall.rpc.wire._endings import DEVICE_FAILED
+from portcall.rpc.wire._facts import DEVICE_FAILED, OFFERED
 
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
 _LINE_BUFFERED = 1  # _IOLBF
@@ -75,7 +75,7 @@ def load_user_code(options: ServerOptions) -> tuple[str, ...]:
             run_python_file(number, name)
     register_standard_names()
     added = sorted(set(list_global_func_names()) - before)
-    return (*BASE_PATTERNS, *options.expose, *(_FNMATCH_SPECIAL.sub(r"\\\1", name) for name in added))
+    return (*OFFERED, *options.expose, *(_FNMATCH_SPECIAL.sub(r"\\\1", name) for name in added))
 
 
 def call_python_function(name: str) -> None:

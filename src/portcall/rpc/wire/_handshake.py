@@ -28,29 +28,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from portcall.errors import AuthenticationError, KeyMismatchError, RemoteProtocolError, VersionMismatchError
-
-MAGIC = 0x000F_F271
-DUPLICATE = 0x000F_F272
-MISMATCH = 0x000F_F273
-NOTICE = 0x000F_F274
+from portcall.rpc.wire._facts import (
+    DUPLICATE,
+    EXTENSION_VERSION,
+    FEATURES,
+    MAGIC,
+    MAX_KEY_BYTES,
+    MISMATCH,
+    MOST_SECONDS,
+    NOTICE,
+    OLDEST_EXTENSION,
+)
 
 _SECONDS = re.compile(r"[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
-MOST_SECONDS = 1e9  # of any duration: 31 years
-OLDEST_VERSION, VERSION = 1, 1  # of the extensions between two portcall peers that this code speaks
-# The extensions that both may have: each is used if client and server name it.
-FEATURES = {
-    "alive": "while it works, the server sends something each second: a frame of code Output without text",
-    "callback": "functions of the client are arguments of calls: index 117, frames of callbacks",
-    "output": "frames of code Output come between answers: what the server's code printed",
-    "pipeline": "the server answers in time while many requests are on their way",
-    "post": "requests that are not answered, and handles that the client chooses",
-    "traceback": "an Exception has a second value: where it was raised",
-    "values": "objects are arguments and results by value: index 116",
-}
-PROOF_BYTES = 32
-SHORT_TOKEN = 16  # characters; a shorter one may be guessed
-_MAX_KEY_BYTES = 4096
-_MAX_NOTICE_BYTES = 4096
 _HEAD = struct.Struct("<ii")
 _CODE = struct.Struct("<i")
 
@@ -80,7 +70,7 @@ class Hello:
     @property
     def features(self) -> frozenset[str]:
         """The extensions that a peer has, of those that are known here."""
-        return frozenset(self.options.get("features", "").split(",")) & FEATURES.keys()
+        return frozenset(self.options.get("features", "").split(",")).intersection(FEATURES)
 
     def check_version(self, peer: str) -> None:
         """Raise VersionMismatchError unless a portcall peer has a version of the extensions that is known here.
@@ -91,8 +81,8 @@ class Hello:
         newest, oldest = self.options.get("portcall", ""), self.options.get("oldest", "1")
         if not (newest.isdecimal() and oldest.isdecimal() and len(newest + oldest) < 10):
             raise RemoteProtocolError(f"the option -portcall={newest[:40]!r} is not a version")
-        if int(newest) < OLDEST_VERSION or int(oldest) > VERSION:
-            theirs, ours = _span(int(oldest), int(newest)), _span(OLDEST_VERSION, VERSION)
+        if int(newest) < OLDEST_EXTENSION or int(oldest) > EXTENSION_VERSION:
+            theirs, ours = _span(int(oldest), int(newest)), _span(OLDEST_EXTENSION, EXTENSION_VERSION)
             raise VersionMismatchError(
                 f"{peer} speaks version {theirs} of portcall's extensions, this side version {ours}; "
                 "install the same portcall on both"
@@ -116,9 +106,9 @@ def _span(first: int, last: int) -> str:
 
 def extension_options(features: Iterable[str] = (), **more: str) -> dict[str, str]:
     """Return the options by which a portcall peer says its versions and features, and ``more``."""
-    options = {"portcall": str(VERSION)}
-    if OLDEST_VERSION > 1:
-        options["oldest"] = str(OLDEST_VERSION)
+    options = {"portcall": str(EXTENSION_VERSION)}
+    if OLDEST_EXTENSION > 1:
+        options["oldest"] = str(OLDEST_EXTENSION)
     if features:
         options["features"] = ",".join(sorted(features))
     return {**options, **more}
@@ -174,7 +164,7 @@ def refusal(code: int) -> bytes:
 
 def notice(text: str) -> bytes:
     """Return the bytes that say to a portcall client why it waits."""
-    data = text.encode()[:_MAX_NOTICE_BYTES]
+    data = text.encode()[:MAX_KEY_BYTES]
     return _HEAD.pack(NOTICE, len(data)) + data
 
 
@@ -251,7 +241,7 @@ class HelloReader:
         if len(self.rest) < _HEAD.size:
             return None
         _, size = _HEAD.unpack_from(self.rest)
-        if not 0 < size <= _MAX_KEY_BYTES:
+        if not 0 < size <= MAX_KEY_BYTES:
             raise RemoteProtocolError(f"the peer's key has a length of {size}")
         end = _HEAD.size + size
         if len(self.rest) < end:
@@ -300,7 +290,7 @@ class ReplyReader:
         if len(self.rest) < _HEAD.size:
             return None
         _, size = _HEAD.unpack_from(self.rest)
-        if not 0 <= size <= _MAX_KEY_BYTES:
+        if not 0 <= size <= MAX_KEY_BYTES:
             raise RemoteProtocolError(f"the server's key has a length of {size}")
         end = _HEAD.size + size
         if len(self.rest) < end:

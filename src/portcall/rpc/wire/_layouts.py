@@ -6,6 +6,9 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
+from portcall.rpc.wire import _facts
+from portcall.rpc.wire._facts import NESTED, POSTED, Code
+
 _NUMBERS = {"i32": "<i", "i64": "<q", "u64": "<Q"}
 
 
@@ -40,44 +43,46 @@ class Layout:
 
 
 OUTPUT = Layout(
-    "output", "frame", 32, "Output", "server",
+    "output", "frame", Code.OUTPUT, "Output", "server",
     (("i32", "stream: 1 stdout, 2 stderr"), ("u64", "lines dropped before"), ("text", "what was printed")),
 )  # fmt: skip
 BY_VALUE = Layout(
-    "values", "value", 116, "object by value", "both",
-    (("i32", "116 again"), ("bytes", "1 if objects of registered types are in it, else 0; then the binary form")),
+    "values", "value", _facts.BY_VALUE, "object by value", "both",
+    (("i32", f"{_facts.BY_VALUE} again"),
+     ("bytes", "1 if objects of registered types are in it, else 0; then the binary form")),
 )  # fmt: skip
 EXCEPTION = Layout(
-    "traceback", "frame", 5, "Exception", "server",
+    "traceback", "frame", Code.EXCEPTION, "Exception", "server",
     (("i32", "2 values"), ("i32", "8"), ("text", "class and message"), ("i32", "8"), ("text", "traceback")),
 )  # fmt: skip
 POSTED_CALL = Layout(
-    "post", "frame", 0x103, "posted CallFunc", "client",
+    "post", "frame", POSTED + Code.CALL_FUNC, "posted CallFunc", "client",
     (("u64", "target"), ("u64", "function"), ("i32", "number of arguments, which follow")),
 )  # fmt: skip
 SYNC = Layout(
-    "post", "frame", 64, "Sync", "client", (("i32", "1 value"), ("i32", "1"), ("i64", "1 to hear of errors, else 0"))
-)
-FETCH = Layout("post", "frame", 65, "Fetch", "client", (("i32", "1 value"), ("i32", "4"), ("u64", "target")))
-NESTED = 0x200  # of a frame's code: it belongs to a callback
+    "post", "frame", Code.SYNC, "Sync", "client",
+    (("i32", "1 value"), ("i32", "1"), ("i64", "1 to hear of errors, else 0")),
+)  # fmt: skip
+FETCH = Layout("post", "frame", Code.FETCH, "Fetch", "client", (("i32", "1 value"), ("i32", "4"), ("u64", "target")))
 CALLBACK = Layout(
-    "callback", "frame", NESTED + 66, "Callback", "server",
+    "callback", "frame", NESTED + Code.CALLBACK, "Callback", "server",
     (("u64", "number of the callback, not 0"),
      ("u64", "callback in which it is made, 0 in a request, 2^64 - 1 in none"),
      ("u64", "function"), ("i32", "number of values, which follow: type, value, handle or null of each argument")),
 )  # fmt: skip
 CALLBACK_RETURN = Layout(
-    "callback", "frame", NESTED + 4, "Return of a callback", "client",
+    "callback", "frame", NESTED + Code.RETURN, "Return of a callback", "client",
     (("u64", "number of the callback"), ("i32", "1 value, which follows as in CallFunc")),
 )  # fmt: skip
 CALLBACK_EXCEPTION = Layout(
-    "callback", "frame", NESTED + 5, "Exception of a callback", "client",
+    "callback", "frame", NESTED + Code.EXCEPTION, "Exception of a callback", "client",
     (("u64", "number of the callback"), *EXCEPTION.fields),
 )  # fmt: skip
-DROP_FUNCTION = Layout("callback", "frame", 67, "DropFunction", "server", (("u64", "function"),))
+DROP_FUNCTION = Layout("callback", "frame", Code.DROP_FUNCTION, "DropFunction", "server", (("u64", "function"),))
 CLIENT_FUNCTION = Layout(
-    "callback", "value", 117, "function of the client", "client", (("i32", "117 again"), ("u64", "function"))
-)
+    "callback", "value", _facts.CLIENT_FUNCTION, "function of the client", "client",
+    (("i32", f"{_facts.CLIENT_FUNCTION} again"), ("u64", "function")),
+)  # fmt: skip
 LAYOUTS = (
     OUTPUT, POSTED_CALL, SYNC, FETCH, EXCEPTION, BY_VALUE,
     CLIENT_FUNCTION, CALLBACK, CALLBACK_RETURN, CALLBACK_EXCEPTION, DROP_FUNCTION,

@@ -12,10 +12,8 @@ from typing import Any
 from portcall import errors
 from portcall._function import register_func
 from portcall.ir._operations import from_bytes, function, to_bytes, walk
+from portcall.rpc.wire._facts import MOST_DEPTH, MOST_NODES, MOST_VALUE_BYTES
 
-MOST_NODES = 1 << 20  # objects in one value
-MOST_DEPTH = 500  # objects on the longest path from its root
-MOST_BYTES = 1 << 30
 _WITHOUT_TENSORS, _WHERE_POSSIBLE, _ALWAYS = range(3)  # Save in core/rpc/local_session.h
 _PLAIN, _TYPED = b"\0", b"\1"
 
@@ -35,8 +33,8 @@ def to_value(value: Any, save: int, position: int = -1) -> bytes | None:
         if save == _WITHOUT_TENSORS and walk(value, "ffi.Tensor"):
             return None
         data = to_bytes(value)
-        if len(data) >= MOST_BYTES:
-            raise ValueError(f"it has {len(data)} bytes (at most {MOST_BYTES})")
+        if len(data) >= MOST_VALUE_BYTES:
+            raise ValueError(f"it has {len(data)} bytes (at most {MOST_VALUE_BYTES})")
         typed = any(not key.startswith("ffi.") for key in function("portcall.ir.TypeKeys")(value))
         return (_TYPED if typed else _PLAIN) + data
     except (TypeError, ValueError) as error:
