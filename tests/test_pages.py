@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/calls.md does what it says: its lines are run, in order, and print what stands below them."""
+"""docs/calls.md does what it says; and the Python of every page is run by a test, or stands here with the reason."""
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,24 @@ import doctest, sys
 failed, run = doctest.testfile(sys.argv[1], module_relative=False, encoding="utf-8", optionflags=doctest.ELLIPSIS)
 sys.exit(failed or run < 30)
 """
+
+
+# The test that runs the Python of each page that has some, in fences or after >>>.
+RUN_BY = {
+    "README": "test_examples.py", "calls": "test_pages.py", "compile": "compile/test_compile_page.py",
+    "cpp": "test_cpp_page.py", "devices": "devices/test_devices_page.py", "farm": "farm/test_farm_page.py",
+    "graph": "graph/test_docs.py", "ir": "ir/test_docs.py", "ir-example": "ir/test_example_page.py",
+    "rpc": "rpc/test_rpc_page.py", "vm": "vm/test_vm_page.py",
+}  # fmt: skip
+NOT_RUN = {"javascript": "the other side of each block is a page in a browser: js/test/browser/device.test.ts"}
+
+
+def test_python_of_every_page_is_run_by_a_test() -> None:
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    with_python = {page.stem for page in pages if re.search(r"^```python$|^ *>>> ", page.read_text(), re.MULTILINE)}
+    assert with_python == {*RUN_BY, *NOT_RUN}
+    for page, file in RUN_BY.items():
+        assert re.search(rf"\b{page}\.md\b", (ROOT / "tests" / file).read_text()), f"{file} does not read {page}.md"
 
 
 def test_calls_page_code_runs(tmp_path: Path) -> None:

@@ -1,14 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plug-in that docs/devices.md shows compiles, is found, and runs kernels out of a library."""
+"""docs/devices.md does what it says: its plug-in compiles, is found, and runs kernels; its Python runs on OpenCL."""
 
 from __future__ import annotations
 
+import doctest
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pytest
+
+import portcall
 from devices.payloads import BUFFER, library_of, payload
 from portcall import toolchain
 
@@ -49,3 +55,19 @@ def test_plugin_of_the_page_runs_kernels(tmp_path: Path) -> None:
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (0, "[2.5, 5.0, 7.5, 10.0] code ()\n"), done.stderr
+
+
+def test_devices_page_python_code_runs(
+    opencl_plugin: None, libraries: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "opencl.so").write_bytes(libraries["opencl"].read_bytes())
+    array = np.arange(1024, dtype="float32")
+    names: dict[str, Any] = {"array": array, "other": portcall.Stream(portcall.opencl(0))}
+    lines = [example.source for example in doctest.DocTestParser().get_examples(PAGE.read_text())]
+    for line in lines:
+        exec(compile(line.replace("…", "..."), PAGE.name, "single"), names)
+    np.testing.assert_array_equal(names["y"].numpy(), array + array)
+    assert names["start"].seconds_until(names["end"]) >= 0
+    assert len(lines) > 10
+    names.clear()

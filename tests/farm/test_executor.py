@@ -7,6 +7,7 @@ import concurrent.futures
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,31 @@ def test_executor_runs_tasks_on_all_boards_and_retries_after_a_crash(tmp_path: P
             executor.submit(where, 1).result()
         with pytest.raises(RuntimeError):
             executor.submit(where, 1)
+
+
+def test_executor_that_is_shut_down_ends_without_waiting_for_more_work(functions: str, tmp_path: Path) -> None:
+    with running_farm() as farm, board(farm, imports=(functions,)), client(farm) as lab:
+        executor = Executor(lab, "k", idle=1e6)
+        assert executor.submit(lambda session: session["testing.echo"](1)).result(60) == 1
+        executor.shutdown(wait=False)
+        farm.until(lambda: not executor._threads)
+
+
+def test_executor_tries_a_task_again_after_it_was_shut_down(functions: str, tmp_path: Path) -> None:
+    begun, down = threading.Event(), threading.Event()
+
+    def crash(session: rpc.Session) -> Any:
+        begun.set()
+        down.wait(60)
+        return session["demo.crash_once"](str(tmp_path / "crashed"))
+
+    with running_farm() as farm, board(farm, imports=(functions,)), client(farm) as lab:
+        executor = Executor(lab, "k")
+        future = executor.submit(crash)
+        begun.wait(60)
+        executor.shutdown(wait=False)
+        down.set()
+        assert future.result(60) > 0
 
 
 def test_executor_measure_builds_on_one_and_measures_on_another() -> None:

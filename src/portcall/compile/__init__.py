@@ -13,7 +13,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from portcall._renamed import no_attribute as _no_attribute
-from portcall.extras import needed
+from portcall.extras import needed as _needed
 
 if TYPE_CHECKING:
     from portcall.compile._api import Runtime as Runtime
@@ -48,9 +48,9 @@ _INSTEAD = {
 def __getattr__(name: str) -> Any:
     if name not in _NAMES:
         raise _no_attribute(__name__, name, _INSTEAD)
-    with needed("compile", "compiling models"):
+    with _needed("compile", "compiling models"):
         return getattr(importlib.import_module(_NAMES[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_NAMES])
+    return sorted({*_NAMES, *(name for name in globals() if name.startswith("__"))})

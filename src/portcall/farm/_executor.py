@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
+import collections
 import concurrent.futures
 import contextlib
-import queue
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -55,9 +55,10 @@ class Executor(concurrent.futures.Executor):
             raise ValueError(f"invalid boards {boards} (must be 1 or more)")
         self._farm, self._want, self._boards = farm, want, boards
         self._retries, self._idle, self._call_timeout, self._lease = retries, idle, call_timeout, lease
-        self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
+        self._tasks: collections.deque[_Task] = collections.deque()
         self._threads: set[threading.Thread] = set()
         self._lock = threading.RLock()  # a cancelled future calls back while it is held
+        self._news = threading.Condition(self._lock)  # a task, or the end
         self._on_progress = on_progress
         self._pending = self._submitted = self._done = 0
         self._down = False
@@ -72,7 +73,7 @@ class Executor(concurrent.futures.Executor):
             self._submitted += 1
             if self._on_progress is not None:
                 task.future.add_done_callback(self._report)
-            self._tasks.put(task)
+            self._put(task)
             if len(self._threads) < min(self._boards, self._pending):
                 thread = threading.Thread(target=self._work, name="portcall-executor", daemon=True)
                 self._threads.add(thread)
@@ -94,8 +95,7 @@ class Executor(concurrent.futures.Executor):
                 for task in iter(self._take, None):
                     task.future.cancel()
             threads = list(self._threads)
-            for _ in threads:
-                self._tasks.put(None)
+            self._news.notify_all()
         if wait:
             for thread in threads:
                 thread.join()
@@ -119,12 +119,16 @@ class Executor(concurrent.futures.Executor):
                 for waiting in iter(self._take, None):
                     self._finish(waiting, error=failure)
 
+    def _put(self, task: _Task) -> None:
+        with self._lock:
+            self._tasks.append(task)
+            self._news.notify()
+
     def _take(self, patience: float = 0) -> _Task | None:
-        """Return the next task; None after so many seconds, and at the end."""
-        try:
-            return self._tasks.get(patience > 0, patience or None)
-        except queue.Empty:
-            return None
+        """Return the next task; None if there is none within ``patience`` seconds, or before the end."""
+        with self._lock:
+            self._news.wait_for(lambda: self._tasks or self._down, patience)
+            return self._tasks.popleft() if self._tasks else None
 
     def _on_board(self, lease: Lease, task: _Task | None) -> None:
         """Run tasks on one board, until one loses its session or no more come in time."""
@@ -146,7 +150,7 @@ class Executor(concurrent.futures.Executor):
             if task.attempts > self._retries:
                 self._finish(task, error=error)
             else:
-                self._tasks.put(task)
+                self._put(task)
             return False
         except BaseException as error:
             self._finish(task, error=error)

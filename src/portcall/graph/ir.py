@@ -32,6 +32,12 @@ from portcall.graph._storage import storage_ids
 from portcall.ir import PassContext
 from portcall.ir._passes import note_on_error
 
+__all__ = [
+    "Graph", "Node", "TensorType", "Value",
+    "fold_constants", "from_graph", "from_json", "params_of", "plan_storage", "remove_dead_code", "to_graph", "to_json",
+    "validate",
+]  # fmt: skip
+
 _DERIVED = ("func_name", "num_inputs", "num_outputs")  # attributes that say again what a node is
 _PLACEHOLDER = "null"
 _NOP = "__nop"  # a kernel that needs none: a view of its input with another shape
