@@ -50,7 +50,10 @@ def listed_names(page: str, module: types.ModuleType) -> list[str]:
     return sorted(listed)
 
 
-@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
+@pytest.mark.parametrize(
+    "module",
+    [pytest.param(m, marks=[pytest.mark.peers] * (m is portcall.compile), id=m.__name__) for m in MODULES],
+)
 def test_api_page_lists_each_public_name_once(module: types.ModuleType) -> None:
     page = (PAGES / f"{module.__name__.removeprefix('portcall.').partition('.')[0]}.md").read_text()
     assert listed_names(page, module) == public_names(module)
@@ -61,6 +64,7 @@ def test_api_page_exists_for_each_subpackage() -> None:
     assert {name for name in packages if MEMBERS[name].__name__ == f"portcall.{name}"} - {"cli"} == PACKAGES
 
 
+@pytest.mark.peers
 def test_package_shows_its_names_before_they_are_used() -> None:
     code = "import sys, portcall, importlib; print([n for p in sys.argv[1:] for n in dir(importlib.import_module(p))])"
     command = [sys.executable, "-c", code, *(module.__name__ for module in MODULES)]
