@@ -42,7 +42,7 @@ HOUSE = [
     ("vm", "_types _profile", "_executable _values", "_machine", "__init__"),
     (
         "compile",
-        "_target _math _writer _program _rewriting _shapes",
+        "_options _target _math _writer _program _rewriting _shapes",
         "_bytes _quantized _recurrent _trees _topk",
         "_ml",
         "_checks",

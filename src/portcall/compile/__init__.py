@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from portcall.compile._api import relax as relax
     from portcall.compile._api import verify as verify
     from portcall.compile._compile import CompiledModel as CompiledModel
-    from portcall.compile._compile import Winograd as Winograd
+    from portcall.compile._options import Winograd as Winograd
     from portcall.compile._verify import Verification as Verification
     from portcall.compile._vm import CompiledExecutable as CompiledExecutable
 
@@ -30,7 +30,7 @@ _NAMES = {
     "CompiledModel": "portcall.compile._compile",
     "Runtime": "portcall.compile._api",
     "Verification": "portcall.compile._verify",
-    "Winograd": "portcall.compile._compile",
+    "Winograd": "portcall.compile._options",
     "onnx": "portcall.compile._api",
     "relax": "portcall.compile._api",
     "verify": "portcall.compile._api",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import portcall
 from portcall import vm
+from portcall.compile._options import Options
 from portcall.errors import ModelError, WrongResultsError
 from portcall.extras import needed
 from portcall.graph import Graph, GraphModule, read_bundle
@@ -20,7 +21,8 @@ from portcall.graph import Graph, GraphModule, read_bundle
 if TYPE_CHECKING:
     from typing_extensions import TypedDict, Unpack
 
-    from portcall.compile._compile import CompiledModel, Progress, Winograd
+    from portcall.compile._compile import CompiledModel
+    from portcall.compile._options import Progress, Winograd
     from portcall.compile._verify import Verification
     from portcall.compile._vm import CompiledExecutable
 
@@ -102,21 +104,18 @@ def onnx(
         ValueError: an unknown target, runtime or option.
         OSError: the file cannot be read; with ``cache``, PermissionError where others can write to the cache.
     """
-    common: dict[str, Any] = {"shapes": shapes, "constants": constants, "check": check, "progress": progress}
-    of_graphs: dict[str, Any] = {"threads": threads, "winograd": winograd}
+    options = Options(shapes or {}, constants or {}, threads, winograd, check, progress)
 
     def compiled() -> CompiledModel | CompiledExecutable:
         return _for_runtime(
             runtime,
-            lambda: _load("portcall.compile._compile").compile_graph(model, target, **common, **of_graphs),
-            lambda: _load("portcall.compile._vm").compile_executable(model, target, **common),
+            lambda: _load("portcall.compile._compile").compile_graph(model, target, options),
+            lambda: _load("portcall.compile._vm").compile_executable(model, target, options),
         )
 
     if not cache:
         return compiled()
-    options = {"target": target, "runtime": runtime, **common, **of_graphs}
-    del options["progress"]
-    path: Path = _load("portcall.compile._cache").find_or_make(model, options, compiled)
+    path: Path = _load("portcall.compile._cache").find_or_make(model, target, runtime, options, compiled)
     return path
 
 
@@ -164,12 +163,11 @@ def relax(
         ValueError: no such function, parameter or input; an unknown target, runtime or option.
         TypeError: it is no module.
     """
-    given: dict[str, Any] = {"function": function, "params": params, "shapes": shapes, "progress": progress}
-    of_graphs: dict[str, Any] = {"threads": threads, "winograd": winograd}
+    options = Options(shapes or {}, threads=threads, winograd=winograd, progress=progress)
     return _for_runtime(
         runtime,
-        lambda: _load("portcall.compile._relax").compile_graph(module, target, **of_graphs, **given),
-        lambda: _load("portcall.compile._relax").compile_executable(module, target, **given),
+        lambda: _load("portcall.compile._relax").compile_graph(module, target, function, params, options),
+        lambda: _load("portcall.compile._relax").compile_executable(module, target, function, params, options),
     )
 
 

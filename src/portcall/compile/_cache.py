@@ -22,16 +22,14 @@ from google.protobuf.message import DecodeError
 import portcall
 from portcall._folders import cache_folder, remove_abandoned
 from portcall.compile._model import digest_of_files, external_files
+from portcall.compile._options import Options
 from portcall.toolchain import WASM
 
 _PACKAGES = ("apache-tvm", "onnx")
 
 
-def find_or_make(model: Any, options: Mapping[str, Any], make: Callable[[], Any]) -> Path:
+def find_or_make(model: Any, target: str, runtime: str, options: Options, make: Callable[[], Any]) -> Path:
     """Return the file of an ONNX file in the cache, which ``make`` compiles unless it is there.
-
-    Parameters:
-        options: all that the result depends on, beside the model.
 
     Raises:
         TypeError: the model is not a path.
@@ -39,10 +37,12 @@ def find_or_make(model: Any, options: Mapping[str, Any], make: Callable[[], Any]
     """
     if not isinstance(model, (str, os.PathLike)):
         raise TypeError(f"cache=True takes the path of a model, not {type(model).__name__}")
-    shapes = {name: list(shape) for name, shape in sorted((options["shapes"] or {}).items())}
-    constants = {name: str(np.asarray(array).tolist()) for name, array in sorted((options["constants"] or {}).items())}
-    suffix = "wasm" if options["target"] == WASM else "so"
-    key = _key(model, {**options, "shapes": shapes, "constants": constants})
+    shapes = {name: list(shape) for name, shape in sorted(options.shapes.items())}
+    constants = {name: str(np.asarray(array).tolist()) for name, array in sorted(options.constants.items())}
+    matters = {**vars(options), "target": target, "runtime": runtime, "shapes": shapes, "constants": constants}
+    del matters["progress"]
+    suffix = "wasm" if target == WASM else "so"
+    key = _key(model, matters)
     place = cache_folder("models") / f"{Path(model).stem}-{key[:24]}.{suffix}"
     if not place.is_file():
         made = make()

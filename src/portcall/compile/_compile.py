@@ -7,10 +7,10 @@ import contextlib
 import functools
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import onnx
 import tvm
@@ -36,6 +36,7 @@ from portcall.compile._labels import Labels
 from portcall.compile._loops import inline_control
 from portcall.compile._lower import lower
 from portcall.compile._model import bind_shapes, fix_inputs, load
+from portcall.compile._options import Options, Progress
 from portcall.compile._program import read_program
 from portcall.compile._simplify import decompose, simplify
 from portcall.compile._target import Target, find_target
@@ -43,8 +44,6 @@ from portcall.errors import ModelError
 from portcall.graph import Graph, GraphModule, create, export_bundle
 
 StrPath = Any
-Winograd = Literal["auto", "off", "f2", "f4"]
-Progress = Callable[[str, float], None]
 
 
 @dataclass(frozen=True)
@@ -124,27 +123,16 @@ class Steps:
             self.progress(name, self.seconds[name])
 
 
-def compile_graph(
-    model: Any,
-    target: str = "native",
-    *,
-    shapes: Mapping[str, Sequence[int]] | None = None,
-    constants: Mapping[str, Any] | None = None,
-    threads: int = 1,
-    winograd: Winograd = "auto",
-    check: bool = True,
-    progress: Progress | None = None,
-) -> CompiledModel:
+def compile_graph(model: Any, target: str, options: Options) -> CompiledModel:
     """Compile an ONNX model to a graph; parameters and errors are those of ``portcall.compile.onnx``."""
-    check_options(winograd, threads)
     machine = find_target(target)
-    steps = Steps(progress)
+    steps = Steps(options.progress)
     with steps.step("read"):
         loaded = load(model)
         proto = onnx.ModelProto()
         proto.CopyFrom(loaded.model)
-        fix_inputs(proto, constants or {})
-        fixed = bind_shapes(proto, shapes or {}, missing=functools.partial(missing, runs=_verify.runs))
+        fix_inputs(proto, options.constants)
+        fixed = bind_shapes(proto, options.shapes, missing=functools.partial(missing, runs=_verify.runs))
         given = onnx.ModelProto()
         given.CopyFrom(proto)
         proto = inline_control(decompose(inline_control(proto)))
@@ -161,14 +149,15 @@ def compile_graph(
         labels = Labels(given)
         module = import_model(proto, fixed, labels=labels)
     metadata = {
-        "model": loaded.name, "sha256": loaded.digest, "target": target, "cpu": machine.cpu, "threads": threads,
-        "winograd": winograd, "portcall": portcall.__version__, "tvm": tvm.__version__, "onnx": onnx.__version__,
+        "model": loaded.name, "sha256": loaded.digest, "target": target, "cpu": machine.cpu, "threads": options.threads,
+        "winograd": options.winograd, "portcall": portcall.__version__, "tvm": tvm.__version__,
+        "onnx": onnx.__version__,
     }  # fmt: skip
-    if constants:
-        metadata["constants"] = _verify.remembered(constants)
+    if options.constants:
+        metadata["constants"] = _verify.remembered(options.constants)
     compiled = compile_module(module, machine, [value.name for value in proto.graph.output], metadata, steps, labels)
     compiled = replace(compiled, notes=loaded.notes)
-    if not check:
+    if not options.check:
         return compiled
     why = _verify.why_unchecked(machine)
     if why:
@@ -176,13 +165,6 @@ def compile_graph(
     with steps.step("check"):
         return _verify.check(compiled, lambda made: _verify.verify_graph(
             made.load(), given, tolerance=_verify.checked(given)))  # fmt: skip
-
-
-def check_options(winograd: str, threads: int) -> None:
-    if winograd not in ("auto", "off", "f2", "f4"):
-        raise ValueError(f"winograd is 'auto', 'off', 'f2' or 'f4', not {winograd!r}")
-    if threads < 1:
-        raise ValueError(f"threads is at least 1, not {threads}")
 
 
 def compile_module(

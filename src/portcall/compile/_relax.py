@@ -13,28 +13,20 @@ from tvm import relax, tirx
 
 import portcall
 from portcall.compile import _vm
-from portcall.compile._compile import CompiledModel, Progress, Steps, Winograd, check_options, compile_module
+from portcall.compile._compile import CompiledModel, Steps, compile_module
+from portcall.compile._options import Options
 from portcall.compile._program import is_constant
 from portcall.compile._target import find_target
 from portcall.compile._vm import CompiledExecutable
 from portcall.errors import ModelError
 
+Params = Mapping[str, Any] | Sequence[tuple[str, Any]] | None
 
-def compile_graph(
-    module: Any,
-    target: str,
-    *,
-    function: str,
-    params: Mapping[str, Any] | Sequence[tuple[str, Any]] | None,
-    shapes: Mapping[str, Sequence[int]] | None,
-    threads: int,
-    winograd: Winograd,
-    progress: Progress | None,
-) -> CompiledModel:
+
+def compile_graph(module: Any, target: str, function: str, params: Params, options: Options) -> CompiledModel:
     """Compile one function to a graph; parameters and errors are those of ``portcall.compile.relax``."""
-    check_options(winograd, threads)
     machine = find_target(target)
-    steps = Steps(progress)
+    steps = Steps(options.progress)
     with steps.step("read"):
         name = _function_of(module, function)
         prepared = tvm.IRModule({**dict(module.functions_items())})
@@ -42,31 +34,23 @@ def compile_graph(
         if name != "main":
             del prepared[name]
         prepared["main"] = main
-        prepared = _bound(prepared, "main", params, shapes or {})
+        prepared = _bound(prepared, "main", params, options.shapes)
         _check_shapes(prepared["main"])
         digest = _digest(prepared)
         count = _results(prepared["main"])
     outputs = ["output"] if count is None else [f"output_{number}" for number in range(count)]
     metadata = {
-        "model": name, "sha256": digest, "target": target, "cpu": machine.cpu, "threads": threads,
-        "winograd": winograd, "portcall": portcall.__version__, "tvm": tvm.__version__,
+        "model": name, "sha256": digest, "target": target, "cpu": machine.cpu, "threads": options.threads,
+        "winograd": options.winograd, "portcall": portcall.__version__, "tvm": tvm.__version__,
     }  # fmt: skip
     return compile_module(prepared, machine, outputs, metadata, steps)
 
 
-def compile_executable(
-    module: Any,
-    target: str,
-    *,
-    function: str,
-    params: Mapping[str, Any] | Sequence[tuple[str, Any]] | None,
-    shapes: Mapping[str, Sequence[int]] | None,
-    progress: Progress | None,
-) -> CompiledExecutable:
+def compile_executable(module: Any, target: str, function: str, params: Params, options: Options) -> CompiledExecutable:
     """Compile a module for the Relax VM; parameters and errors are those of ``portcall.compile.relax``."""
-    if function or params or shapes:
-        module = _bound(module, _function_of(module, function), params, shapes or {})
-    return _vm.compile_executable(_checked(module), target, progress=progress)
+    if function or params or options.shapes:
+        module = _bound(module, _function_of(module, function), params, options.shapes)
+    return _vm.compile_executable(_checked(module), target, options)
 
 
 def _checked(module: Any) -> Any:

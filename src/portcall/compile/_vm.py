@@ -23,11 +23,12 @@ from portcall.bench import format_size
 from portcall.compile import _verify
 from portcall.compile._checks import check_operators
 from portcall.compile._chunks import use_rules
-from portcall.compile._compile import Progress, Steps, StrPath, as_model_error
+from portcall.compile._compile import Steps, StrPath, as_model_error
 from portcall.compile._dynamic import import_dynamic
 from portcall.compile._loops import inline_control
 from portcall.compile._lower import lower
 from portcall.compile._model import bind_shapes, fix_inputs, inputs_of, likely_shapes, load, type_text
+from portcall.compile._options import Options
 from portcall.compile._simplify import decompose
 from portcall.compile._target import Target, find_target
 from portcall.errors import ModelError
@@ -94,31 +95,16 @@ class CompiledExecutable:
             return create(portcall.load_module(self.save(folder / "model.so")), device)
 
 
-def compile_executable(
-    model: Any,
-    target: str = "native",
-    *,
-    shapes: Mapping[str, Sequence[int]] | None = None,
-    constants: Mapping[str, Any] | None = None,
-    check: bool = True,
-    progress: Progress | None = None,
-) -> CompiledExecutable:
+def compile_executable(model: Any, target: str, options: Options) -> CompiledExecutable:
     """Compile a model for the Relax VM. Dimensions that are not fixed stay variables.
 
     Parameters:
         model: an ONNX model (a path, bytes or an ``onnx.ModelProto``), or a module of TVM's Relax, which may have
-            control flow; ``shapes``, ``constants`` and ``check`` are for ONNX models.
-        check: run the model once, with random inputs, and compare with onnxruntime; variable dimensions have usual
-            sizes that onnxruntime can run, or else 2 elements.
-        target, shapes, constants, progress: see ``portcall.compile.onnx``.
-
-    Raises:
-        ModelError: the model is damaged, or has operators that TVM cannot import or compile; or the check failed.
-        ValueError: an unknown target.
-        OSError: the file cannot be read.
+            control flow, and for which ``progress`` is the only option.
+        target, options: see ``portcall.compile.onnx``, whose errors these are.
     """
     machine = find_target(target)
-    steps = Steps(progress)
+    steps = Steps(options.progress)
     given = None
     kernels: Mapping[str, int] = {}
     notes: Sequence[str] = ()
@@ -129,8 +115,8 @@ def compile_executable(
             loaded = load(model)
             given, notes = onnx.ModelProto(), loaded.notes
             given.CopyFrom(loaded.model)
-            fix_inputs(given, constants or {})
-            bind_shapes(given, shapes or {}, fixed=False)
+            fix_inputs(given, options.constants)
+            bind_shapes(given, options.shapes, fixed=False)
             name, inputs = loaded.name, {value.name: type_text(value) for value in inputs_of(given)}
             proto = inline_control(decompose(inline_control(given)))
             check_operators(proto, graph=False)
@@ -145,7 +131,7 @@ def compile_executable(
         name, inputs, target, machine.triple, parts, steps.seconds,
         kernels=kernels, notes=notes, runs_here=machine.runs_here,
     )  # fmt: skip
-    if not check or given is None:
+    if not options.check or given is None:
         return made
     why = _verify.why_unchecked(machine)
     if why:

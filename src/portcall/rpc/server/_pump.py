@@ -13,12 +13,11 @@ import hashlib
 import os
 import socket
 import ssl
-import sys
 
 from portcall.rpc.server._link import Link
-from portcall.rpc.server._messages import PUMP_ARGUMENTS, Configure, PumpFailed, PumpReady, RunPump, decode
+from portcall.rpc.server._messages import PUMP_ARGUMENTS, PumpFailed, PumpReady, RunPump
 from portcall.rpc.server._options import ServerOptions
-from portcall.rpc.server._worker import die_with_parent, exit_with, line_buffer_output, protect_memory
+from portcall.rpc.server._worker import die_with_parent, exit_with, protect_memory, read_arguments
 from portcall.rpc.wire import _tls
 
 
@@ -60,9 +59,6 @@ def run_pump(start: RunPump, options: ServerOptions) -> int:
 
 def main() -> None:
     """Pump in a fresh process: the way where forking is not safe."""
-    line_buffer_output()
-    given, start = (decode(os.fsencode(text), PUMP_ARGUMENTS) for text in sys.argv[1:3])
-    assert isinstance(given, Configure)
+    start, options = read_arguments(PUMP_ARGUMENTS)
     assert isinstance(start, RunPump)
-    options = ServerOptions.from_dict(given.options)
     exit_with(lambda: run_pump(start, options))

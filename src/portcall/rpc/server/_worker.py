@@ -34,7 +34,9 @@ from portcall.rpc.server import _files, _program
 from portcall.rpc.server._link import Link
 from portcall.rpc.server._messages import (
     WORKER_ARGUMENTS,
+    Accepted,
     Configure,
+    Message,
     SessionStarted,
     StartWorker,
     decode,
@@ -289,11 +291,16 @@ def exit_with(session: Callable[[], int]) -> None:
         os._exit(code)
 
 
+def read_arguments(accepted: Accepted) -> tuple[Message, ServerOptions]:
+    """Return what the command line of a process that was spawned says: its own message, and the server's options."""
+    line_buffer_output()
+    given, start = (decode(os.fsencode(text), accepted) for text in sys.argv[1:3])
+    assert isinstance(given, Configure)
+    return start, ServerOptions.from_dict(given.options)
+
+
 def main() -> None:
     """Serve a session in a fresh process: the way where forking is not safe."""
-    line_buffer_output()
-    given, start = (decode(os.fsencode(text), WORKER_ARGUMENTS) for text in sys.argv[1:3])
-    assert isinstance(given, Configure)
+    start, options = read_arguments(WORKER_ARGUMENTS)
     assert isinstance(start, StartWorker)
-    options = ServerOptions.from_dict(given.options)
     exit_with(lambda: run_session(start, options, lambda: load_user_code(options)))
