@@ -68,17 +68,24 @@ OBJECTS_PEER := $(lastword $(TVM_FFI_RELEASES))
 $(TVM_FFI_RELEASES): | $(VENV)/run.txt
 	$(PY) -m pip install -q --no-deps --no-compile --target $@ $(subst ffi-,ffi==,$(notdir $@))
 
+# As it is on PyPI, without the tvm-ffi, torch and transformers that it asks for: a test runs it on portcall.
+XGRAMMAR := build/peers/xgrammar-0.2.8
+$(XGRAMMAR): | $(VENV)/run.txt
+	$(PY) -m pip install -q --no-compile --target $@.new "pydantic>=2,<3"
+	$(PY) -m pip install -q --no-deps --no-compile --target $@.new $(subst r-,r==,$(notdir $@))
+	mv $@.new $@
+
 test: venv build core-test test-node ## the core's, Python's and Node's tests but slow ones; installs nothing outside of .venv and js/node_modules
 	$(PY) -m pytest -n auto
 
 .PHONY: check test-rest
 check: lint test test-rest core-test-asan core-test-tsan core-test-32 test-board test-js ## what CI runs: 45 minutes on 2 cores
 
-test-rest: venv build $(REDIS) $(POCL) $(CHROMIUM) $(TVM_FFI_RELEASES) ## the Python tests that `make test` leaves out: slow ones, and those of Redis, OpenCL, Chromium
+test-rest: venv build $(REDIS) $(POCL) $(CHROMIUM) $(TVM_FFI_RELEASES) $(XGRAMMAR) ## the Python tests that `make test` leaves out: slow ones, and those of Redis, OpenCL, Chromium
 	$(PY) -m pytest -n auto -m slow
 
 .PHONY: slow-tests
-slow-tests: venv build $(REDIS) $(POCL) $(CHROMIUM) $(TVM_FFI_RELEASES) ## measure all Python tests, and list those that `make test` leaves out: tests/slow.txt
+slow-tests: venv build $(REDIS) $(POCL) $(CHROMIUM) $(TVM_FFI_RELEASES) $(XGRAMMAR) ## measure all Python tests, and list those that `make test` leaves out: tests/slow.txt
 	rm -f build/test-costs.jsonl
 	PYTHONPATH=tests $(PY) -m pytest -n auto -m "not campaign" -p costs
 	$(PY) tests/costs.py

@@ -28,6 +28,7 @@ HOUSE = [
         "__init__",
     ),
     ("inspect", "_elf _cursor", "_kernels", "_embedded", "_linkage _wasm", "_machine _seal", "_library", "__init__"),
+    ("tvm_ffi", "__init__", "libinfo", "__main__"),
     ("", "_compare board"),
     (
         "graph",

@@ -28,10 +28,15 @@ BINARIES = Path(sys.executable).parent
 pytestmark = pytest.mark.timeout(600)
 
 
-def run(*words: str | Path, folder: Path) -> str:
-    """Run a program in a folder with nothing of this environment but its programs; return its output."""
+def run(*words: str | Path, folder: Path, path: Path | None = None) -> str:
+    """Run a program in a folder with nothing of this environment but its programs; return its output.
+
+    Parameters:
+        path: a folder of packages beside those of the program's own environment.
+    """
     hidden = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
     environment = {name: value for name, value in os.environ.items() if name not in hidden}
+    environment |= {} if path is None else {"PYTHONPATH": str(path)}
     environment["PATH"] = f"{BINARIES}{os.pathsep}{environment.get('PATH', '')}"
     done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{words}\n{done.stdout}{done.stderr}"
@@ -146,3 +151,11 @@ def test_installed_package_requires_only_what_it_says(python: Path, tmp_path: Pa
     listed = json.loads(run(python, "-m", "pip", "list", "--format", "json", folder=tmp_path))
     assert {"portcall", "numpy", "click", "rich"} <= {package["name"] for package in listed}
     assert run(python, "-m", "pip", "check", folder=tmp_path) == "No broken requirements found.\n"
+
+
+@pytest.mark.slow
+def test_xgrammar_of_pypi_runs_where_apache_tvm_ffi_is_not_installed(python: Path, tmp_path: Path) -> None:
+    packages = ROOT / "build" / "peers" / "xgrammar-0.2.8"
+    assert packages.is_dir(), f"there is no {packages}: `make test-rest` installs it"
+    script = ROOT / "tests" / "scripts" / "use_xgrammar.py"
+    assert run(python, "-m", "portcall.tvm_ffi", script, folder=tmp_path, path=packages) == "done\n"

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from portcall import rpc as rpc
     from portcall import testing as testing
     from portcall import toolchain as toolchain
+    from portcall import tvm_ffi as tvm_ffi
     from portcall import vm as vm
     from portcall._future import Future
     from portcall.ir._annotations import field
@@ -101,6 +102,7 @@ _SUBPACKAGES = {
     "rpc": "portcall.rpc",
     "testing": "portcall.testing",
     "toolchain": "portcall.toolchain",
+    "tvm_ffi": "portcall.tvm_ffi",
     "vm": "portcall.vm",
 }
 _NAMES = {
