@@ -77,6 +77,7 @@ HOUSE = [
         "_activity _contents _deadline _errors _library_check _pipeline _record _socket",
         "_end_reason _output _reconnect _remote",
         "_session",
+        "_parallel",
         "_connect _farm_channel _upload_all",
         "_farm",
         "_farm_async",

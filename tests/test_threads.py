@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
 import gc
 import subprocess
 import sys
@@ -152,6 +154,49 @@ def test_holds_gil_marks_short_functions() -> None:
 
 
 # ---- Threads of C++ --------------------------------------------------------------------------------------------------
+
+
+def test_aio_leaves_the_event_loop_to_others() -> None:
+    """A kernel that waits for what the loop does, and a function of Python that does."""
+    come, context = threading.Event(), contextvars.ContextVar("context", default="none")
+
+    def wait(limit: float) -> tuple[bool, str]:
+        return come.wait(limit), context.get()
+
+    async def main() -> list[Any]:
+        context.set("the caller's")
+        calls = [asyncio.ensure_future(f.aio(*args)) for f, args in ((apply, (wait, 5.0)), (portcall.convert(wait), (5.0,)))]
+        await asyncio.sleep(0)
+        come.set()
+        return list(map(list, await asyncio.gather(*calls)))
+
+    assert asyncio.run(main()) == [[True, "the caller's"]] * 2
+
+
+def test_aio_copies_arrays_back_and_raises(native: portcall.Module) -> None:
+    array, odd = np.zeros(8, np.float32), np.zeros(9, np.float32)[1:]
+
+    async def main() -> None:
+        await native["fill"].aio(array, 2.0)
+        await native["fill"].aio(odd, 3.0)
+        with pytest.raises(TypeError):
+            await native["fill"].aio("text", 2.0)
+
+    asyncio.run(main())
+    assert (array == 2).all()
+    assert (odd == 3).all()
+
+
+def test_aio_has_the_current_streams_of_the_caller() -> None:
+    streams, swap = (portcall.get_global_func(f"portcall.{name}Streams") for name in ("Current", "Swap"))
+    mine = [32, 0, 4096, 32, 1, 8192]  # of a kind of device that has no API
+    before = swap(mine)
+    try:
+        assert list(asyncio.run(streams.aio())) == mine
+        assert list(streams()) == mine
+    finally:
+        swap(before)
+    assert list(asyncio.run(streams.aio())) == list(before)
 
 
 def test_thread_of_cpp_calls_python(native: portcall.Module) -> None:

@@ -44,6 +44,11 @@ class ClientConnection : public std::enable_shared_from_this<ClientConnection> {
   void set_explain(PackedFunc explain) { explain_ = std::move(explain); }
   SessionStats stats();
   Activity activity();
+  // Requests that were not answered, as far as answers were read.
+  size_t on_their_way() {
+    Lock lock = link_.Take();
+    return pending_.top().pending.size();
+  }
   // Sends the shutdown message without waiting: requests that other threads wait for are cut off.
   void Close();
 

@@ -448,30 +448,31 @@ bool Outgoing::AddFuture(const ObjectRef& object, int position) {
   return true;
 }
 
-// Calls a function; a function of a session that takes several calls at once is not waited for. Local arrays are: their
-// bytes are sent, and copied back.
-Future StartCall(const TVMFFIAny* args, int32_t count) {
-  PORTCALL_CHECK(count > 0 && args[0].type_index == kTVMFFIFunction, TypeError) << "StartCall() takes a function";
-  auto func = ObjectRef::Borrow<PackedFunc>(args[0].v_obj);
+// Sends a call to a session that takes several at once, and does not wait for the result. Null where it must be waited for:
+// of any other function, and with arrays of this process, whose bytes are sent and copied back.
+Future SendCall(const TVMFFIAny* args, int32_t count) {
+  PORTCALL_CHECK(count > 0 && args[0].type_index == kTVMFFIFunction, TypeError) << "a call takes a function";
+  RemoteFunction* remote = RemoteFunctionOf(ObjectRef::Borrow<PackedFunc>(args[0].v_obj));
+  auto session = remote ? std::dynamic_pointer_cast<RemoteSession>(remote->handle->session()) : nullptr;
+  auto is_array = [](const TVMFFIAny& arg) { return TryDLTensor(arg) != nullptr; };
+  if (!session || !session->pipelined() || std::any_of(args + 1, args + count, is_array)) return Future();
+  auto outgoing = std::make_unique<Outgoing>(session);
+  for (int32_t i = 1; i < count; ++i) outgoing->Add(args[i], i - 1);
+  if (outgoing->has_local()) return Future();  // a result of another call
   auto future = Make<Future>();
-  if (RemoteFunction* remote = RemoteFunctionOf(func)) {
-    auto session = std::dynamic_pointer_cast<RemoteSession>(remote->handle->session());
-    if (session && session->pipelined()) {
-      auto outgoing = std::make_unique<Outgoing>(session);
-      for (int32_t i = 1; i < count; ++i) {
-        remote->CheckWritable(args[i], i - 1);
-        outgoing->Add(args[i], i - 1);
-      }
-      if (!outgoing->has_local()) {
-        future->call = session->CallLater(remote->handle->value(), outgoing->Send());
-        future->session = std::move(session);
-        future->outgoing = std::move(outgoing);
-        return future;
-      }
-    }
-  }
+  future->call = session->CallLater(remote->handle->value(), outgoing->Send());
+  future->session = std::move(session);
+  future->outgoing = std::move(outgoing);
+  return future;
+}
+
+// Calls a function, and does not wait for its result if that can be had later.
+Future StartCall(const TVMFFIAny* args, int32_t count) {
+  Future future = SendCall(args, count);
+  if (future.defined()) return future;
+  future = Make<Future>();
   try {
-    future->value = func.CallPacked(args + 1, count - 1);
+    future->value = ObjectRef::Borrow<PackedFunc>(args[0].v_obj).CallPacked(args + 1, count - 1);
   } catch (const Error& error) {  // without the exception of a language, whose traceback may know this future
     future->failure = Error(error.kind(), error.message(), error.backtrace());
   }
@@ -592,6 +593,10 @@ PORTCALL_REGISTER_GLOBAL("portcall.StartCall").set_body([](Args args, RetValue* 
   *result = StartCall(args.cells(), args.size());
 });
 PORTCALL_REGISTER_GLOBAL("portcall.FutureResult").set_body_typed(FutureResult);
+// The same; None where the call would be waited for.
+PORTCALL_REGISTER_GLOBAL("portcall.SendCall").set_body([](Args args, RetValue* result) {
+  *result = SendCall(args.cells(), args.size());
+});
 // The session of a result that is on its way; 0 for one that has come.
 PORTCALL_REGISTER_GLOBAL("portcall.FutureSession").set_body_typed([](Future future) {
   std::lock_guard<std::mutex> guard(future->mutex);
@@ -620,6 +625,10 @@ PORTCALL_REGISTER_GLOBAL("portcall.rpc.SessionId").set_body_typed([](Module root
 });
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.Stats").set_body_typed(StatsOf);
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.Activity").set_body_typed(ActivityOf);
+PORTCALL_REGISTER_GLOBAL("portcall.rpc.OnTheirWay").set_body_typed([](Module root) {
+  auto* remote = dynamic_cast<RemoteSession*>(SessionOf(root).get());
+  return static_cast<int64_t>(remote ? remote->on_their_way() : 0);
+});
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.SessionName").set_body_typed([](Module root) {
   return NameOf(SessionOf(root));
 });

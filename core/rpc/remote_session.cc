@@ -176,6 +176,7 @@ class RemoteSessionImpl : public RemoteSession, public std::enable_shared_from_t
   const RemoteOptions& options() const override { return options_; }
   SessionStats stats() const override { return requests_->stats(); }
   Activity activity() const override { return requests_->activity(); }
+  size_t on_their_way() const override { return requests_->on_their_way(); }
   void set_call_timeout(double seconds) override { requests_->set_call_timeout(seconds); }
   void set_silence(double seconds) override { requests_->set_silence(seconds); }
   void set_explain(PackedFunc explain) override { requests_->set_explain(std::move(explain)); }

@@ -40,6 +40,7 @@ class RemoteSession : public Session {
   virtual const RemoteOptions& options() const = 0;
   virtual SessionStats stats() const = 0;
   virtual Activity activity() const = 0;
+  virtual size_t on_their_way() const = 0;  // requests that were not answered, as far as was read
   virtual void set_by_value(bool allowed) = 0;  // as the peers have agreed
   virtual void set_calls_back(bool allowed) = 0;
   virtual void TakeBack(uint64_t function) = 0;  // one that was lent for a call that was not made

@@ -77,7 +77,27 @@ int64_t CommandStream(int command, Device device, int64_t stream, int64_t other)
   return reinterpret_cast<int64_t>(result);  // of kCreate and kCurrent the stream, of kSetCurrent the one before
 }
 
+// Makes these the current streams of this thread, and returns what they were: kind, index and address of each.
+std::vector<int64_t> SwapStreams(const std::vector<int64_t>& given) {
+  std::vector<int64_t> before;
+  for (const auto& [device, stream] : streams) {
+    before.insert(before.end(), {device.first, device.second, reinterpret_cast<int64_t>(stream)});
+  }
+  streams.clear();
+  for (size_t i = 0; i + 2 < given.size(); i += 3) {
+    DeviceKey device{static_cast<int32_t>(given[i]), static_cast<int32_t>(given[i + 1])};
+    streams[device] = reinterpret_cast<void*>(given[i + 2]);
+  }
+  return before;
+}
+
 PORTCALL_REGISTER_GLOBAL("portcall.DeviceStream").set_body_typed(CommandStream);
+PORTCALL_REGISTER_GLOBAL("portcall.CurrentStreams").set_body_typed([]() {
+  std::vector<int64_t> now = SwapStreams({});
+  SwapStreams(now);
+  return now;
+});
+PORTCALL_REGISTER_GLOBAL("portcall.SwapStreams").set_body_typed(SwapStreams);
 PORTCALL_REGISTER_GLOBAL("runtime.GetDeviceAttr").set_body_typed([](int32_t type, int32_t id, int32_t attr) {
   Device device{type, id};
   if (attr == kPortcallAttrExist && !FindDeviceApi(type)) return Any(false);

@@ -123,6 +123,7 @@ def _later(module: str, name: str) -> Callable[..., Any]:
 
 # What lower layers call of upper ones.
 _core.provide(
+    await_call=_later("portcall._future", "await_call"),
     class_of_type=_later("portcall.ir._classes", "class_of_type"),
     deep_copy=_later("portcall.ir._operations", "deep_copy"),
     reduce=_later("portcall.ir._operations", "reduce"),

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # What the binding offers to the package; documented in _core.pyx.
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from typing_extensions import Buffer, Self
 
 from portcall._future import Future
+
+_O = TypeVar("_O", bound=Object)
 
 __version__: str
 
@@ -130,6 +132,7 @@ class FieldAccess:
     def __set__(self, instance: Any, value: Any) -> None: ...
 
 def registries() -> dict[str, dict[Any, Any]]: ...
+def as_subclass(cls: type[_O], obj: Object) -> _O: ...
 def provide(**functions: Callable[..., Any]) -> None: ...
 def registered_object_class(type_key: str) -> Any: ...
 def type_index_of(type_key: str) -> int: ...

@@ -14,6 +14,10 @@ from portcall import _core
 from portcall._function import get_global_func
 
 start_call = get_global_func("portcall.StartCall")
+_send_call = get_global_func("portcall.SendCall")
+_function_session = get_global_func("portcall.rpc.FunctionSession")
+_current_streams = get_global_func("portcall.CurrentStreams")
+_swap_streams = get_global_func("portcall.SwapStreams")
 _result = get_global_func("portcall.FutureResult")
 _session = get_global_func("portcall.FutureSession")
 
@@ -70,6 +74,23 @@ class Future(_core.Object):
         return f"<portcall.Future, {'done' if self.done() else 'pending'}>"
 
 
+async def await_call(func: _core.PackedFunc, args: tuple[Any, ...]) -> Any:
+    """Return the result of a call, during which the event loop goes on."""
+    sent = _send_call(func, *args) if _function_session(func) is not None else None
+    if sent is not None:
+        return await sent
+    streams = _current_streams()
+
+    def call() -> Any:
+        before = _swap_streams(streams)
+        try:
+            return func(*args)
+        finally:
+            _swap_streams(before)
+
+    return await asyncio.to_thread(call)
+
+
 def _settle(future: Future, target: concurrent.futures.Future[Any]) -> None:
     try:
         value = future.result()
@@ -109,4 +130,4 @@ class _Watcher:
 
 
 _core.register_object_class("portcall.Future", Future)
-_core.provide(start_call=start_call)  # instead of what loads this module
+_core.provide(await_call=await_call, start_call=start_call)  # instead of what loads this module

@@ -105,6 +105,23 @@ def test_threads_do_not_wait_for_the_answers_of_others(remote: rpc.Session, tmp_
     assert first.result() is None
 
 
+def test_coroutines_go_on_while_arrays_travel(remote: rpc.Session, tmp_path: Path) -> None:
+    """A call with arrays of this process waits for its answer in a thread."""
+    flag = tmp_path / "flag"
+    array, twice = np.zeros(3, "float32"), remote["demo.twice"]
+
+    async def main() -> None:
+        waiting = remote["demo.wait_for"].future(str(flag))
+        call = asyncio.ensure_future(twice.aio(array, array))
+        await asyncio.sleep(0)
+        flag.touch()
+        await call
+        assert await waiting is None
+
+    asyncio.run(main())
+    np.testing.assert_array_equal(array, [2, 2, 2])
+
+
 def test_many_threads_share_a_session(remote: rpc.Session) -> None:
     echo = remote["testing.echo"]
 

@@ -27,8 +27,13 @@ cdef class PackedFunc(Object):
         return later["start_call"](self, *args)
 
     async def aio(self, *args):
-        """Call the function as ``future`` does, and await its result."""
-        return await self.future(*args)
+        """Call the function, and await its result; the event loop goes on meanwhile.
+
+        A call of a session goes out at once, as one of ``future`` does. Any other call, and one with arrays of this
+        process, runs in a thread of the loop's executor, as ``asyncio.to_thread`` has it: with the context variables
+        and current streams of the caller. Cancelling does not end it.
+        """
+        return await later["await_call"](self, args)
 
     @property
     def name(self) -> str:
@@ -69,6 +74,20 @@ cdef object wrap_function(void* handle):
     func.flags = info.flags
     func.vectorcall = <vectorcallfunc>call_function
     return func
+
+
+def as_subclass(cls, Object obj not None):
+    """A reference to the same object as an instance of ``cls``, a subclass of its class."""
+    if not issubclass(cls, type(obj)):
+        raise TypeError(f"{cls.__name__} is no subclass of {type(obj).__name__}")
+    core.object_inc_ref(made(obj))
+    cdef Object other = wrap(cls, obj.handle)
+    if isinstance(obj, PackedFunc):
+        (<PackedFunc>other).call = (<PackedFunc>obj).call
+        (<PackedFunc>other).self_ = (<PackedFunc>obj).self_
+        (<PackedFunc>other).flags = (<PackedFunc>obj).flags
+        (<PackedFunc>other).vectorcall = (<PackedFunc>obj).vectorcall
+    return other
 
 
 cdef int invoke(PackedFunc func, const TVMFFIAny* cells, int32_t size, TVMFFIAny* result) noexcept:

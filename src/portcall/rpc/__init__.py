@@ -19,6 +19,8 @@ from portcall.rpc._transport import serve_over as serve_over
 from portcall.rpc.client._activity import Activity as Activity
 from portcall.rpc.client._connect import ConnectOptions as ConnectOptions
 from portcall.rpc.client._connect import connect as connect
+from portcall.rpc.client._connect import connect_async as connect_async
+from portcall.rpc.client._parallel import ParallelSession as ParallelSession
 from portcall.rpc.client._remote import RemoteDevice as RemoteDevice
 from portcall.rpc.client._remote import RemoteObject as RemoteObject
 from portcall.rpc.client._remote import RemoteTensor as RemoteTensor

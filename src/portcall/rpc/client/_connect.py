@@ -3,22 +3,27 @@
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
+import contextlib
 import functools
 import os
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from portcall import errors
 from portcall._function import get_global_func
 from portcall._module import Module
-from portcall.rpc.client._deadline import Deadline, OnWait, read_some
+from portcall.rpc.client._deadline import Deadline, OnWait, Stop, read_some
 from portcall.rpc.client._end_reason import EndReasonQuery, SessionCredential
 from portcall.rpc.client._errors import without_escapes
 from portcall.rpc.client._output import OnOutput
+from portcall.rpc.client._parallel import MOST_PARALLEL, ParallelSession
 from portcall.rpc.client._reconnect import Opened, Reconnection
 from portcall.rpc.client._record import keep_frames
 from portcall.rpc.client._session import Session
@@ -28,6 +33,7 @@ from portcall.rpc.wire._address import Address, parse_address
 from portcall.rpc.wire._facts import FEATURES, MOST_SECONDS
 from portcall.rpc.wire._tls import TLSOptions
 
+S = TypeVar("S", bound=Session)
 LEAST_HEARTBEAT = 3.0  # seconds; a server gives a sign of life each second
 
 
@@ -71,6 +77,7 @@ def connect(
     token: str | None = None,
     tls: TLSOptions | None = None,
     call_timeout: float = 0,
+    parallel: int = 1,
     options: ConnectOptions | None = None,
 ) -> Session:
     """Open a session with a server of portcall or of TVM.
@@ -86,17 +93,60 @@ def connect(
             does not prove that it knows it is refused.
         tls: certificates, for a server with TLS.
         call_timeout: seconds that one request may take; 0 for no limit.
+        parallel: how many sessions to open, for calls that run at the same time; they are used as one, as
+            ``ParallelSession`` describes.
         options: what is rarely needed: its output, a heartbeat, another session for a lost one.
 
     Raises:
-        ConnectError: no server answers there.
+        ConnectError: no server answers there; or it is one of TVM, which has no parallel sessions.
         KeyMismatchError, AuthenticationError, VersionMismatchError: the server refused, or is not to be trusted.
         SessionTimeoutError: no session in time; the message says what was waited for.
     """
     return connect_without(
         (), url, port, key, timeout, session_timeout, session_constructor_args or (),
-        token=token, tls=tls, call_timeout=call_timeout, options=options,
+        token=token, tls=tls, call_timeout=call_timeout, parallel=parallel, options=options,
     )  # fmt: skip
+
+
+async def connect_async(
+    url: str,
+    port: int | None = None,
+    key: str = "",
+    timeout: float | None = 10.0,
+    session_timeout: float = 0,
+    session_constructor_args: Sequence[Any] | None = None,
+    *,
+    token: str | None = None,
+    tls: TLSOptions | None = None,
+    call_timeout: float = 0,
+    parallel: int = 1,
+    options: ConnectOptions | None = None,
+) -> Session:
+    """Open a session as ``connect`` does, while the event loop goes on; parameters and errors are the same.
+
+    Cancelling ends it at once, and closes what was opened. ``options.on_wait`` is called in another thread.
+    """
+    stop = Stop()
+    opened: concurrent.futures.Future[Session] = concurrent.futures.Future()
+    opened.set_running_or_notify_cancel()
+
+    def work() -> None:
+        try:
+            session = connect_without(
+                (), url, port, key, timeout, session_timeout, session_constructor_args or (),
+                token=token, tls=tls, call_timeout=call_timeout, parallel=parallel, options=options, stop=stop,
+            )  # fmt: skip
+            stop.at_stop(session.close)
+            opened.set_result(session)
+        except BaseException as error:
+            opened.set_exception(error)
+
+    threading.Thread(target=work, name="portcall-connect", daemon=True).start()
+    try:
+        return await asyncio.wrap_future(opened)
+    except asyncio.CancelledError:
+        stop.stop()
+        raise
 
 
 def connect_without(
@@ -111,16 +161,21 @@ def connect_without(
     token: str | None = None,
     tls: TLSOptions | None = None,
     call_timeout: float = 0,
+    parallel: int = 1,
     options: ConnectOptions | None = None,
+    stop: Stop | None = None,
 ) -> Session:
-    """Open a session as ``connect`` does; the client does not offer these features of the protocol."""
+    """Open a session as ``connect`` does; the client does not offer these features of the protocol.
+
+    ``stop`` ends that from another thread.
+    """
     address = parse_address(url, port)
     rare = options or ConnectOptions()
     how = Opening(
         lambda: (address, key, tls), rare.name or str(address), read_token(token), session_timeout, constructor_args,
-        rare.on_wait, rare.record, rare.heartbeat, features,
+        rare.on_wait, rare.record, rare.heartbeat, features, stop,
     )  # fmt: skip
-    return open_session(how, timeout, call_timeout, rare.on_output, rare.reconnect)
+    return open_session(how, timeout, call_timeout, rare.on_output, rare.reconnect, parallel)
 
 
 Where = Callable[[], tuple[Address, str, TLSOptions | None]]
@@ -134,6 +189,7 @@ class Opening:
         where: returns the address, the key and the options of TLS.
         without: extensions that the client does not offer.
         secret: the token; empty for none.
+        stop: ends it from another thread.
         The others are those of ``connect`` and ``ConnectOptions``.
     """
 
@@ -146,6 +202,7 @@ class Opening:
     record: str | os.PathLike[str] | None = None
     heartbeat: float = 0
     without: Iterable[str] = ()
+    stop: Stop | None = None
 
     def open(self, timeout: float | None, reads_output: bool) -> Opened:
         """Open a session within ``timeout`` seconds; the errors are those of ``connect``."""
@@ -154,6 +211,13 @@ class Opening:
         deadline = Deadline(self.name, timeout, self.on_wait)
         deadline.wait_for("the connection")
         sock = open_socket(address, timeout, tls, self.heartbeat)
+        with self.stop.cutting(sock) if self.stop else contextlib.nullcontext():
+            return self._open_over(sock, deadline, address, key, tls, reads_output, start)
+
+    def _open_over(
+        self, sock: socket.socket, deadline: Deadline, address: Address, key: str, tls: TLSOptions | None,
+        reads_output: bool, start: float,
+    ) -> Opened:  # fmt: skip
         try:
             unused = {name for name, used in (("alive", self.heartbeat), ("output", reads_output)) if not used}
             features = {*FEATURES} - {*self.without, *unused}
@@ -183,18 +247,54 @@ class Opening:
 
 
 def open_session(
-    how: Opening, timeout: float | None, call_timeout: float, on_output: OnOutput | None, reconnect: float
-) -> Session:
+    how: Opening, timeout: float | None, call_timeout: float, on_output: OnOutput | None, reconnect: float,
+    parallel: int = 1,
+) -> Session:  # fmt: skip
     """Open a session; the parameters and errors are those of ``connect``."""
     if how.heartbeat and not LEAST_HEARTBEAT <= how.heartbeat <= MOST_SECONDS:
         raise ValueError(f"invalid heartbeat {how.heartbeat!r} (must be {LEAST_HEARTBEAT:g} seconds or more, or 0)")
     if not 0 <= reconnect <= MOST_SECONDS:
         raise ValueError(f"invalid reconnect {reconnect!r} (must be 0-{MOST_SECONDS:g} seconds)")
-    if reconnect and how.record is not None:
-        raise ValueError("record= keeps one session; it cannot be used with reconnect=")
+    if not 1 <= parallel <= MOST_PARALLEL:
+        raise ValueError(f"invalid parallel {parallel!r} (must be 1-{MOST_PARALLEL} sessions)")
+    for name, used in (("reconnect", reconnect), ("parallel", parallel > 1)):
+        if used and how.record is not None:
+            raise ValueError(f"record= keeps one session; it cannot be used with {name}=")
     open_one = functools.partial(how.open, reads_output=on_output is not None)
-    again = Reconnection(how.name, reconnect, open_one, how.on_wait) if reconnect else None
-    return Session._over(open_one(timeout), how.name, call_timeout, how.heartbeat, on_output, again)
+
+    def open_as(kind: type[S], timeout: float | None) -> S:
+        again = Reconnection(how.name, reconnect, open_one, how.on_wait) if reconnect else None
+        return kind._over(open_one(timeout), how.name, call_timeout, how.heartbeat, on_output, again)
+
+    if parallel == 1:
+        return open_as(Session, timeout)
+    until = None if timeout is None else time.monotonic() + timeout
+    session = open_as(ParallelSession, timeout)
+    try:
+        _open_others(session, parallel, lambda: open_as(Session, until and max(until - time.monotonic(), 0.001)))
+    except BaseException:
+        session.close()
+        raise
+    return session
+
+
+def _open_others(session: ParallelSession, parallel: int, open_one: Callable[[], Session]) -> None:
+    """Open further sessions for one, at the same time."""
+    name = session.name
+    if session.peer_kind != "portcall":
+        raise errors.ConnectError(f"{name} is a server of TVM, which has one session at a time; parallel= needs one of "
+                                  "portcall", peer=name, reason="one-session")  # fmt: skip
+    with concurrent.futures.ThreadPoolExecutor(parallel - 1, "portcall-connect") as pool:
+        opening = [pool.submit(open_one) for _ in range(parallel - 1)]
+    session._join([each.result() for each in opening if each.exception() is None])
+    failure = next(filter(None, (each.exception() for each in opening)), None)
+    if isinstance(failure, errors.SessionTimeoutError):
+        raise errors.SessionTimeoutError(
+            str(failure), peer=name, reason=failure.reason,
+            hint=f"parallel={parallel} takes {parallel} sessions at once, and the server may allow fewer",
+        ) from None  # fmt: skip
+    if failure is not None:
+        raise failure
 
 
 def _open(descriptor: int, name: str, left: float | None, args: list[Any], end_reason: EndReasonQuery | None) -> Module:

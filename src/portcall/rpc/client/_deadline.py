@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The time that opening a session may take."""
+"""The time that opening a session may take, and its end by another thread."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import socket
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from portcall import errors
 from portcall.rpc.wire._facts import MOST_SECONDS
@@ -48,6 +51,47 @@ class Deadline:
         self.waiting_for = what
         if self._on_wait:
             self._on_wait(what)
+
+
+class Stop:
+    """Ends the opening of a session from another thread, and closes what was opened."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._stopped = False
+        self._actions: list[Callable[[], object]] = []
+
+    def stop(self) -> None:
+        with self._lock:
+            self._stopped = True
+            actions = list(self._actions)
+        for action in actions:
+            action()
+
+    def at_stop(self, action: Callable[[], object]) -> None:
+        """Have ``stop`` call this; it is called now if that is over."""
+        with self._lock:
+            if not self._stopped:
+                self._actions.append(action)
+                return
+        action()
+
+    @contextlib.contextmanager
+    def cutting(self, sock: socket.socket) -> Iterator[None]:
+        """Have ``stop`` cut a connection during the block, whoever reads from it."""
+        own = socket.socket(fileno=os.dup(sock.fileno()))
+
+        def cut() -> None:
+            with contextlib.suppress(OSError):
+                own.shutdown(socket.SHUT_RDWR)
+
+        with own:
+            self.at_stop(cut)
+            try:
+                yield
+            finally:
+                with self._lock, contextlib.suppress(ValueError):
+                    self._actions.remove(cut)
 
 
 def read_some(sock: socket.socket, size: int, deadline: Deadline | None = None) -> bytes:

@@ -362,12 +362,12 @@ class Lease:
     def session(
         self, *, timeout: float | None = 10.0, call_timeout: float = 0, on_wait: OnWait | None = None,
         on_output: OnOutput | None = None, constructor_args: Sequence[Any] | None = None, heartbeat: float = 0,
-        reconnect: float = 0,
+        reconnect: float = 0, parallel: int = 1,
     ) -> Session:  # fmt: skip
         """Open a session with the place; a lease may have several, one after the other or at the same time.
 
         Parameters:
-            timeout, call_timeout, on_wait, on_output, heartbeat: as of ``portcall.rpc.connect``.
+            timeout, call_timeout, on_wait, on_output, heartbeat, parallel: as of ``portcall.rpc.connect``.
             constructor_args: its ``session_constructor_args``.
             reconnect: as of ``connect``: another session with the same place, as long as the lease lasts.
 
@@ -380,7 +380,7 @@ class Lease:
         while True:
             may_be_old = bool(self._unused_key)
             try:
-                return open_session(how, timeout, call_timeout, on_output, reconnect)
+                return open_session(how, timeout, call_timeout, on_output, reconnect, parallel)
             except KeyMismatchError:
                 if not may_be_old:
                     raise  # the key of the grant may be from before a restart of the farm; another one is not

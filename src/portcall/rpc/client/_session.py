@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from portcall import _device, errors
 from portcall._core import PackedFunc, new_bytes, tensor_over_bytes
@@ -36,6 +36,9 @@ from portcall.rpc.client._remote import RemoteDevice, RemoteTensor, find_session
 from portcall.rpc.wire import _values as _values  # what the core calls for objects by value
 from portcall.rpc.wire import _zstd
 from portcall.rpc.wire._digests import PIECE, Background
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 _SMALL = 256 << 10  # bytes; files up to this size are sent as one message
 _REQUESTS = ("copy", "run", "fetch")
@@ -105,7 +108,7 @@ class Session:
     def _over(
         cls, opened: Opened, name: str, call_timeout: float, heartbeat: float, on_output: OnOutput | None,
         reconnection: Reconnection | None,
-    ) -> Session:  # fmt: skip
+    ) -> Self:  # fmt: skip
         """Return the Session of one that was opened; the rest is as of ``portcall.rpc.connect``."""
         self = cls(opened.module, name, clocks=opened.clocks)
         self._call_timeout, self._heartbeat, self._on_output = float(call_timeout), float(heartbeat), on_output
@@ -137,6 +140,9 @@ class Session:
         Raises:
             FunctionNotFoundError: it offers none of that name.
         """
+        return self._function(name)
+
+    def _function(self, name: str) -> PackedFunc:
         func = self._find(name)
         if func is None:
             remedy = "serve it with --import FILE.py (a server in JavaScript: --import FILE.mjs)"
@@ -153,7 +159,8 @@ class Session:
             func = find(self.module, name, False)  # in another session: a look-up leaves nothing behind
         return func
 
-    __getitem__ = get_function
+    def __getitem__(self, name: str) -> PackedFunc:
+        return self.get_function(name)
 
     def _find_own(self, name: str) -> PackedFunc | None:
         """Return a function that only servers of portcall have, None where it is not offered; asked for once."""
@@ -172,13 +179,13 @@ class Session:
             RemoteError: the server cannot load it; the text says why.
         """
         with self._clock("load"):
-            module: Module = self.get_function("tvm.rpc.server.load_module")(path)
+            module: Module = self._function("tvm.rpc.server.load_module")(path)
         return module
 
     @answered
     def system_lib(self, prefix: str = "") -> Module:
         """Return the functions of code that is linked into the server."""
-        get = self.get_function("ffi.SystemLib")
+        get = self._function("ffi.SystemLib")
         module: Module = get(prefix) if prefix else get()
         return module
 
@@ -318,11 +325,11 @@ class Session:
         pack = _zstd.packer() if compress else None
         write = self._find_own("portcall.rpc.file_write")
         if write is None:
-            self.get_function("tvm.rpc.server.upload")(name, b"".join(map(bytes, content.pieces())))
+            self._function("tvm.rpc.server.upload")(name, b"".join(map(bytes, content.pieces())))
             transfer.advance(transfer.size)
             return
         shares = content.size > _SMALL and self._find_own("portcall.rpc.content_find") is not None
-        offer = Offer(content, name, self.get_function) if shares else None
+        offer = Offer(content, name, self._function) if shares else None
         if start := offer.begin() if offer else 0:
             transfer.advance(start)
         if offer and start == content.size:
@@ -399,9 +406,9 @@ class Session:
         with self._clock("fetch"):
             read = self._find_own("portcall.rpc.file_read")
             if read is None:
-                data: bytes = self.get_function("tvm.rpc.server.download")(path)
+                data: bytes = self._function("tvm.rpc.server.download")(path)
                 return data
-            size = self.get_function("portcall.rpc.file_size")(path)
+            size = self._function("portcall.rpc.file_size")(path)
             if size <= _SMALL:
                 data = read(path, 0, size)
                 if len(data) > size:
@@ -412,7 +419,7 @@ class Session:
             return self._fetch(path, Transfer(f"download of '{path}'", size, progress))
 
     def _fetch(self, path: str, transfer: Transfer) -> bytes:
-        fill = self.get_function("portcall.rpc.file_fill")
+        fill = self._function("portcall.rpc.file_fill")
         size = transfer.size
         stage = self.empty(min(size, PIECE), "uint8")
         data, target = new_bytes(size)
@@ -433,7 +440,7 @@ class Session:
     @answered
     def remove(self, path: str) -> None:
         """Delete a file of the session's directory; a missing one is not an error."""
-        self.get_function("tvm.rpc.server.remove")(path)
+        self._function("tvm.rpc.server.remove")(path)
 
     @answered
     def listdir(self, path: str = "") -> list[str]:
@@ -442,7 +449,7 @@ class Session:
         Raises:
             FunctionNotFoundError: a TVM server, which cannot tell.
         """
-        text: str = self.get_function("tvm.rpc.server.listdir")(path)
+        text: str = self._function("tvm.rpc.server.listdir")(path)
         return sorted(text.split(",")) if text else []
 
     # ---- Life ----
@@ -450,6 +457,9 @@ class Session:
     @property
     def closed(self) -> bool:
         """Whether the session is over, by our doing or the peer's; one that can be opened again is not."""
+        return self._is_over()
+
+    def _is_over(self) -> bool:
         if self._reconnection is not None and self._reconnection.failure is None:
             return False
         return bool(get_global_func("portcall.rpc.IsClosed")(self._module))
