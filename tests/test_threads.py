@@ -165,7 +165,9 @@ def test_aio_leaves_the_event_loop_to_others() -> None:
 
     async def main() -> list[Any]:
         context.set("the caller's")
-        calls = [asyncio.ensure_future(f.aio(*args)) for f, args in ((apply, (wait, 5.0)), (portcall.convert(wait), (5.0,)))]
+        calls = [
+            asyncio.ensure_future(f.aio(*args)) for f, args in ((apply, (wait, 5.0)), (portcall.convert(wait), (5.0,)))
+        ]
         await asyncio.sleep(0)
         come.set()
         return list(map(list, await asyncio.gather(*calls)))

@@ -70,7 +70,7 @@ def test_a_program_that_waits_for_each_call_uses_the_first_session(remote: rpc.P
 
 
 async def together(function: portcall.PackedFunc, count: int) -> list[int]:
-    return await asyncio.gather(*(function.aio() for _ in range(count)))
+    return list(await asyncio.gather(*(function.aio() for _ in range(count))))
 
 
 def test_what_a_session_has_made_is_used_in_it(
@@ -86,9 +86,9 @@ def test_what_a_session_has_made_is_used_in_it(
     lib.add_one(x, result)  # while the first session is busy
     assert result.numpy().tolist() == [1, 2, 3, 4]
     assert lib["add"](1, 2) == 3
-    for use in (lambda: lib["add_one"](x, y), lambda: remote["testing.echo"](x, two.cpu())):
+    for function, other in ((lib["add_one"], y), (remote["testing.echo"], two.cpu())):
         with pytest.raises(ValueError, match="#0 and #1"):
-            use()
+            function(x, other)
     assert remote["testing.echo"](y).session is two
     local = np.zeros(4, "float32")
     lib.add_one(np.arange(4, dtype="float32"), local)
@@ -154,9 +154,9 @@ def test_a_session_that_crashes_is_left_out(remote: rpc.ParallelSession, tmp_pat
         remote.tensor(np.ones(3))
     with pytest.raises(errors.RemoteCrashError):
         remote["demo.crash"](signal.SIGKILL)
-    assert remote.closed
     with pytest.raises(errors.RPCError):
         remote["testing.echo"]
+    assert remote.closed
 
 
 def test_a_lost_session_is_opened_again(serving_functions: Serving, tmp_path: Path) -> None:
@@ -171,16 +171,16 @@ def test_a_lost_session_is_opened_again(serving_functions: Serving, tmp_path: Pa
         assert len(set(asyncio.run(together(remote["demo.pid"], 4)))) == 2
 
 
-def test_closing_ends_all_of_them() -> None:
-    with serving() as server:
-        remote = rpc.connect(server.address, parallel=4)
-        hangs = [remote["demo.hang"].future() for _ in range(4)]
-        remote.close()
-        for call in hangs:
-            with pytest.raises(errors.SessionClosedError):
-                call.result()
-        assert remote.closed
-        wait_until(lambda: not server.directories())
+def test_closing_ends_all_of_them(serving_functions: Serving, tmp_path: Path) -> None:
+    remote = rpc.connect(serving_functions.address, key="k", parallel=3)
+    flag = tmp_path / "flag"
+    waits = [remote["demo.wait_for"].future(str(flag)) for _ in range(3)]
+    remote.close()
+    flag.touch()
+    for call in waits:
+        with pytest.raises(errors.SessionClosedError):
+            call.result()
+    assert remote.closed
 
 
 def test_parallel_sessions_need_a_server_that_has_them(tvm_port: int, tmp_path: Path) -> None:

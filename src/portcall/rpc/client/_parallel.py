@@ -64,7 +64,9 @@ class ParallelSession(Session):
         Raises:
             FunctionNotFoundError: it offers none of that name.
         """
-        return self._group.function(lambda i: self.sessions[i]._function(name), lambda i: not self.sessions[i]._is_over())
+        return self._group.function(
+            lambda i: self.sessions[i]._function(name), lambda i: not self.sessions[i]._is_over()
+        )
 
     def load_module(self, path: str) -> Module:
         """Load a library in each session, as ``Session.load_module``; calls of its functions go to any of them."""
@@ -217,7 +219,7 @@ class _Group:
 
 
 class _ParallelFunction(PackedFunc):
-    """A function that the sessions of a group have: that of one of them, but for calls. The others look it up at need."""
+    """A function that the sessions of a group have: one's, but for calls. The others look it up at need."""
 
     __slots__ = ("_find", "_found", "_group", "_usable")
     _group: _Group
@@ -258,7 +260,8 @@ class _ParallelModule(Module):
     def get_function(self, name: str, query_imports: bool = False) -> PackedFunc:
         group, modules = vars(self)["_group"], vars(self)["_modules"]
         made: PackedFunc = group.function(
-            lambda i: modules[i].get_function(name, query_imports), lambda i: i in modules and not _is_closed(modules[i])
+            lambda i: modules[i].get_function(name, query_imports),
+            lambda i: i in modules and not _is_closed(modules[i]),
         )
         return made
 
