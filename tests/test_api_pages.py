@@ -23,7 +23,9 @@ MEMBERS = {name: getattr(portcall, name) for name in dir(portcall) if not name.s
 
 
 PACKAGES = {path.stem for path in PAGES.glob("*.md")} - {"index", "portcall"}
-MODULES = [portcall, *(importlib.import_module(f"portcall.{name}") for name in sorted(PACKAGES)), portcall.graph.ir]
+RENAMED = {"tvm_ffi"}  # what other pages have, under other names
+MODULES = [importlib.import_module(f"portcall.{name}") for name in sorted(PACKAGES - RENAMED)]
+MODULES += [portcall, portcall.graph.ir]
 
 
 def public_names(module: types.ModuleType) -> list[str]:

@@ -2,7 +2,7 @@
 // The classic C API: every function checks what it was given and does its work through the modern one.
 //
 // Rules
-//  * No function keeps a state of its own; what a thread reads (texts, names, bytes) is a copy in its storage.
+//  * No function keeps state; what a thread reads (texts, names, bytes) is a copy in its storage.
 //  * The error of a thread is the modern slot. Reading its text leaves it there.
 #include "classic/adapter.h"
 

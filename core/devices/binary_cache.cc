@@ -32,7 +32,7 @@ uint64_t Hash(std::string_view bytes, uint64_t hash = 0xcbf29ce484222325) {
   return hash;
 }
 
-// Whether nobody but this user can put files there. A shared folder may be like /tmp, where each has files of his own.
+// Whether only this user can put files there. A shared folder may be like /tmp, where each user has files.
 bool IsPrivate(const fs::path& folder, bool shared) {
   struct stat link, target;
   if (lstat(folder.c_str(), &link) != 0 || stat(folder.c_str(), &target) != 0) return false;

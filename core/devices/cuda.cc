@@ -155,7 +155,7 @@ int FreeHost(void*, DLDevice device, void* data) {
   });
 }
 
-// The other GPU of a copy has an order of its own.
+// The other GPU of a copy has its own order.
 void SyncCurrent(int32_t index) {
   Scope scope(index);
   PORTCALL_CU(cuStreamSynchronize, StreamOf(TVMFFIEnvGetStream(kDLCUDA, index)));

@@ -180,7 +180,7 @@ PackedFunc CudaModuleNode::GetFunction(const std::string& name, const Module& se
 
 constexpr int64_t kMaxRank = 5;
 
-// CUtensorMapDataType of elements: whole numbers without a type of their own, and floats of a byte, are bytes there.
+// CUtensorMapDataType of elements: whole numbers without a type there, and floats of a byte, are bytes there.
 int ElementTypeOf(DLDataType type) {
   static constexpr struct {
     int code, bits, element;

@@ -269,7 +269,7 @@ Any Executor::CopyOut(uint32_t entry, const std::string& what, Args args, int ou
   const DLTensor* to = args[out].cast<DLTensor*>();
   CheckFits(value, *to, what);
   if (args[out].type_index() == kTVMFFITensor) {
-    args[out].cast<Tensor>().CopyFrom(from);  // which knows whether it is read-only
+    args[out].cast<Tensor>().CopyFrom(from);  // it knows whether it is read-only
   } else {
     Check(PortcallTensorCopy(from.dl_tensor(), to));
   }

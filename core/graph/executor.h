@@ -119,7 +119,7 @@ class Executor : public ModuleNode {
   std::vector<TVMFFIAny> cells_;
   std::vector<Step> steps_;
   std::vector<Input> inputs_;
-  size_t missing_ = 0;  // inputs that a run needs and nobody has set
+  size_t missing_ = 0;  // inputs that a run needs and that are not set
   size_t done_ = 0;     // nodes whose outputs are there, for who goes on from here
   std::atomic<bool> busy_{false};
   std::mutex cloning_;

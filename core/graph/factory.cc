@@ -149,7 +149,7 @@ Tensor MapFile(const std::string& path) {
   return ObjectRef::Steal<Tensor>(handle);
 }
 
-// Tensors over the memory of `owner`, or with memory of their own where it is null.
+// Tensors over the memory of `owner`, or with their own memory where it is null.
 Tensors TensorsOf(const std::vector<Param>& params, const Tensor& owner) {
   std::vector<Any> cells;
   for (const Param& param : params) {

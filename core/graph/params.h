@@ -19,7 +19,7 @@ struct Param {
   std::vector<int64_t> shape;
   std::string_view data;
 
-  Tensor Copy() const;    // in memory of its own, 64-byte aligned
+  Tensor Copy() const;    // in new memory, 64-byte aligned
   DLTensor View() const;  // over `shape` and `data`
 };
 

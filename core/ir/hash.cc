@@ -87,7 +87,7 @@ uint64_t Hasher::Hash(const TVMFFIAny& value, Defines defines) {
   }
 }
 
-// The type has a hash of its own, made of those of the values that it hands back. As of the headers, these come with the
+// The type has its own hash, made of those of the values that it hands back. As of the headers, these come with the
 // hash so far and the kind of variables that they define, 0 being that of the object.
 uint64_t Hasher::HashByHook(const Type& type, const TVMFFIObject* obj, uint64_t start, Defines defines) {
   HookScope<Hasher> scope(this, &hooks_, "with a hash of their own");

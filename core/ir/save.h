@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What both saved forms have in common: a list of nodes, each after those that it refers to, so that a reader makes each
 // of them at once; a node that is held twice stands there once. A graph that contains itself does so through a List or a
-// Dict, as a rule: in such a graph these stand there empty, and their contents are nodes of their own, further on.
+// Dict, as a rule: in such a graph these stand there empty, and their contents are separate nodes, further on.
 #ifndef PORTCALL_IR_SAVE_H_
 #define PORTCALL_IR_SAVE_H_
 

@@ -88,7 +88,7 @@ bool DecodeBase64(std::string_view text, char* out) {
       if (value == 0xff) return false;
       group = group << 6 | value;
     }
-    if (group & ((1u << (24 - 8 * n)) - 1)) return false;  // bits that nobody would read
+    if (group & ((1u << (24 - 8 * n)) - 1)) return false;  // bits that would not be read
     for (size_t i = 0; i < n; ++i) *out++ = static_cast<char>(group >> (16 - 8 * i));
     left -= n;
   }

@@ -20,7 +20,7 @@ enum class Form : uint8_t {
   kItems,   // Array, List
   kPairs,   // Map, Dict: keys and values in turn
   kTensor,
-  kOpaque,  // known by identity alone: functions, modules, objects of types that nobody described
+  kOpaque,  // known by identity alone: functions, modules, objects of types without a description
 };
 
 struct Field {
@@ -59,7 +59,7 @@ inline const PortcallMapCell& MapOf(const TVMFFIObject* obj) { return static_cas
 
 class Types {
  public:
-  // saving: objects of types with data of their own have that as their only part.
+  // saving: objects of types with their own data have that as their only part.
   explicit Types(bool saving = false) : saving_(saving) {}
 
   const Type& Of(int32_t index) {

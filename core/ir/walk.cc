@@ -111,7 +111,7 @@ class Walker {
   PointerMap seen_;
 };
 
-// An object with these parts in the place of its own. A class of Python checks what the core cannot: what is in
+// An object with these parts instead of its own. A class of Python checks what the core cannot: what is in
 // containers, say.
 Any Remake(const Type& type, const Any* parts, size_t n) {
   static const TVMFFITypeAttrColumn* const checks = AttributeColumn("__portcall_check__");

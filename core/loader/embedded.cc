@@ -101,7 +101,7 @@ void Connect(std::vector<EmbeddedModule>* modules, const std::vector<uint64_t>& 
   }
 }
 
-// Modules that nobody imports go first, then those that only they import, and so on: a cycle never gets its turn.
+// Modules that are not imported go first, then those that only they import, and so on: a cycle never gets its turn.
 void CheckNoCycle(const std::vector<EmbeddedModule>& modules) {
   std::vector<size_t> importers(modules.size(), 0), ready;
   for (const EmbeddedModule& module : modules) {

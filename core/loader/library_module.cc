@@ -6,7 +6,7 @@
 // addresses, so they stay.
 //
 // A library of which the loader fills variables must be ours alone: another runtime that loads the same file would fill them
-// too. So it is mapped from a copy of its own.
+// too. So it is mapped from a separate copy.
 #include "loader/library_module.h"
 
 #include <dlfcn.h>
@@ -191,7 +191,7 @@ class LibraryNode : public ModuleNode {
   }
 
  private:
-  // It was loaded for what it registers: whatever else it exports, nobody knows how to call.
+  // It was loaded for what it registers: how to call anything else that it exports is not known.
   bool is_empty() const { return !library_->has_functions() && library_->registers(); }
 
   PackedFunc GetClassic(const std::string& name, const Module& self) {
@@ -268,7 +268,7 @@ void* Open(const std::string& path, const std::string& mapped, const ElfFile& el
            std::vector<std::string>* registered) {
   bool ours = ImportsRuntime(elf) && !BelongsToForeignRuntime(elf);
   std::string ir_library = ours ? IrLibraryFor(elf.undefined) : std::string();
-  if (!ir_library.empty()) LoadLibrary(ir_library);  // whose constructors come first
+  if (!ir_library.empty()) LoadLibrary(ir_library);  // its constructors come first
   LoadScope scope;
   LibraryGlobals globals(path);
   void* owner = ours ? OpenWithRuntime(mapped, ir_library) : dlopen(mapped.c_str(), RTLD_NOW | RTLD_LOCAL);

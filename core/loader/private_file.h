@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Libraries that the loader writes, to map them: nobody else opens these files.
+// Libraries that the loader writes, to map them: no other program opens these files.
 #ifndef PORTCALL_LOADER_PRIVATE_FILE_H_
 #define PORTCALL_LOADER_PRIVATE_FILE_H_
 

@@ -19,7 +19,7 @@
 namespace portcall::loader {
 namespace {
 
-Dl_info OwnImage() {  // of this library, as it is mapped
+Dl_info OwnImage() {  // this library, as it is mapped
   Dl_info info{};
   dladdr(reinterpret_cast<void*>(&TVMFFIGetVersion), &info);
   return info;
@@ -59,7 +59,7 @@ std::string ScopeLibrary(const std::vector<std::string>& needed) {
   image.header.e_phentsize = sizeof(ElfW(Phdr));
   image.header.e_phnum = 3;
   auto segment = [](uint32_t type, size_t at, size_t size, size_t align) {
-    ElfW(Phdr) made{};  // whose fields have another order with 32 bits
+    ElfW(Phdr) made{};  // with 32 bits the fields have another order
     made.p_type = type;
     made.p_flags = PF_R | PF_W;
     made.p_offset = made.p_vaddr = made.p_paddr = at;

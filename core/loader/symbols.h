@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // How a library finds the runtime. The core is never loaded RTLD_GLOBAL, because its names are also those of other
-// runtimes; so each library gets it into a scope of its own.
+// runtimes; so each library gets it into its own scope.
 #ifndef PORTCALL_LOADER_SYMBOLS_H_
 #define PORTCALL_LOADER_SYMBOLS_H_
 

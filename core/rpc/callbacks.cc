@@ -119,7 +119,7 @@ void Callbacks::Read(Lock& lock) {
 void Callbacks::Deliver(uint64_t callback, std::string_view frame) {
   Lock lock(mutex_);
   auto it = waiting_.find(callback);
-  if (it == waiting_.end() || !it->second) return;  // nobody asked
+  if (it == waiting_.end() || !it->second) return;  // it was not asked for
   it->second->push_back({++last_frame_, std::string(frame)});
   changed_.notify_all();
 }
@@ -269,13 +269,13 @@ void Callbacks::RunDeferred(Lock& lock) {
     FreeingOutside outside(true);
     try {
       work();
-    } catch (const std::exception&) {  // nobody waits for it
+    } catch (const std::exception&) {  // nothing waits for it
     }
     lock.lock();
   }
 }
 
-// ---- Functions that nobody has any more ---------------------------------------------------------------------------
+// ---- Functions without references --------------------------------------------------------------------------------
 
 void Callbacks::Drop(uint64_t number) {
   std::lock_guard<std::mutex> guard(drops_mutex_);

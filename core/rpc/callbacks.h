@@ -68,7 +68,7 @@ class Callbacks : public ClientFunctions, public std::enable_shared_from_this<Ca
   Channel* channel_ = nullptr;
   Outlet* outlet_ = nullptr;
   Progress* progress_ = nullptr;
-  std::mutex mutex_;  // of what follows
+  std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
   bool reading_ = true, ended_ = false,
        wanted_ = false;  // whether a thread reads; whether the one that serves wants to

@@ -56,7 +56,7 @@ class ClientConnection : public std::enable_shared_from_this<ClientConnection> {
   Link& link() { return link_; }
   SendQueue& out() { return link_.out(); }
   PendingTable& pending() { return pending_; }
-  void Append(Pending* request);  // which is in out()
+  void Append(Pending* request);  // the request is in out()
   // Sends what is in out(). Throws how the session ended, as all of the following do, without the lock.
   void Flush(Lock& lock);
   // Reads answers, of any request, or waits while another thread does.

@@ -31,7 +31,7 @@ struct Activity {
   double seconds = 0;       // since it began
   double silent = 0;        // since bytes came or went
   uint64_t sent = 0, to_send = 0;
-  uint64_t received = 0, to_receive = 0;  // 0: nobody knows
+  uint64_t received = 0, to_receive = 0;  // 0: not known
 };
 
 }  // namespace portcall::rpc

@@ -29,7 +29,7 @@ using namespace facts;  // codes, type indices, limits
 // The peer broke the protocol.
 [[noreturn]] void ThrowProtocolError(const std::string& what);
 
-// "ValueError: boom", for the other end to raise the same. A TypeError about an argument has a class of its own there.
+// "ValueError: boom", for the other end to raise the same. A TypeError about an argument has its own class there.
 std::string TextOf(const Error& error);
 
 // A tensor of the server: `data` is its handle of the memory.
@@ -125,7 +125,7 @@ class Writer {
   size_t inset_bytes_ = 0;  // of the frame
 };
 
-// Bytes of a message that are not in its text: the content of one of its values, which lies in an object, belongs behind
+// Bytes of a message that are not in its text: the content of one of its values, which lies in an object, belongs after
 // the first `at` bytes of that.
 struct Content {
   size_t at = 0;

@@ -10,7 +10,7 @@ namespace {
 
 constexpr size_t kMaxTraceback = 16 << 10;  // bytes
 constexpr size_t kMaxUnreported = 16;
-constexpr auto kMostDelay = std::chrono::microseconds(500);  // of an answer, by the requests behind it
+constexpr auto kMostDelay = std::chrono::microseconds(500);  // of an answer, by the requests after it
 
 bool IsSysCall(Code code) { return code >= Code::kGetGlobalFunc && code <= Code::kDevGetCurrentStream; }
 
@@ -496,7 +496,7 @@ bool Endpoint::FreeChosen(DLDevice device, uint64_t handle, bool memory) {
   return true;
 }
 
-// Answers when all before it is done; with a 1, by the first error that nobody heard of.
+// Answers when all before it is done; with a 1, by the first error that was not reported.
 // Errors of a callback's own requests are reported in it, those that are left at the top.
 void Endpoint::Sync(const Sequence& args) {
   bool report = SysArgs(args, 1).Int(0) != 0;

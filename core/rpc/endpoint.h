@@ -24,14 +24,14 @@ namespace portcall::rpc {
 class ClientFunctions {
  public:
   virtual ~ClientFunctions() = default;
-  virtual Any Function(uint64_t number) = 0;  // which it lends with a call
+  virtual Any Function(uint64_t number) = 0;  // one that it lends with a call
   virtual bool has_functions() const = 0;     // that the session's code can call
   // The thread that serves runs a call: those who wait for a callback read what comes. Return: it reads again.
   virtual void Yield() = 0;
   virtual bool reads_elsewhere() const = 0;
   virtual void Return() = 0;
   virtual void Deliver(uint64_t callback, std::string_view frame) = 0;
-  virtual void WriteDrops(SendQueue* out) = 0;  // of functions that nobody has any more
+  virtual void WriteDrops(SendQueue* out) = 0;  // of functions without references
   // Keeps the work until all that has come for callbacks is done, unless it is: returns whether it does.
   virtual bool Defer(std::function<void()> work) = 0;
 };
@@ -119,15 +119,15 @@ class Endpoint {
   bool initialized_ = false;
   bool closed_ = false;
   uint64_t callback_ = 0;                                         // that the requests belong to; 0: none
-  Endpoint* const outermost_;                                     // which has what follows
-  std::mutex mutex_;                                              // of it
+  Endpoint* const outermost_;                                     // whose next three fields are used
+  std::mutex mutex_;                                              // guards chosen_ and unreported_
   std::unordered_map<uint64_t, std::shared_ptr<Chosen>> chosen_;  // short text lies in them
   std::vector<std::pair<uint64_t, Error>> unreported_;            // of posted requests, with their callback
   bool poisoned_ = false;                                         // whether the last error is that of an earlier one
   // The copy that is being received.
   WireTensor copy_to_;
   Any copy_owner_;     // of the memory that the bytes go to
-  Tensor copy_stage_;  // which is this where the session's own cannot be reached
+  Tensor copy_stage_;  // where they go first, if that memory cannot be written in place
   std::unique_ptr<Error> copy_error_;
 };
 

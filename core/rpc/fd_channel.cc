@@ -186,9 +186,9 @@ class FdChannel : public Channel {
   bool socket_;  // one socket, maybe by two descriptors, which blocks; otherwise pipes, which do not
   const int longest_wait_;
   std::atomic<size_t> unseen_{0};  // bytes since a look for signals
-  int wake_fd_ = -1;               // of an interrupt, where there is no socket to shut down
+  int wake_fd_ = -1;               // wakes a reader for an interrupt, where there is no socket to shut down
   std::atomic<bool> interrupted_{false};
-  std::mutex mutex_;  // of Interrupt against Close: a number that was closed may be somebody else's at once
+  std::mutex mutex_;  // keeps Interrupt and Close apart: a closed number may be in use again at once
 };
 
 }  // namespace

@@ -208,7 +208,7 @@ FrameReader::Event FrameReader::ReadBody() {
   return kMessage;
 }
 
-// Has bytes that are most of the message come into an object of their own. From here on the message is as if they were
+// Has bytes that are most of the message come into their own object. From here on the message is as if they were
 // not in it.
 void FrameReader::SeekContent() {
   sought_ = true;
@@ -219,7 +219,7 @@ void FrameReader::SeekContent() {
     Reader reader({message + sizeof(code_), arrived - sizeof(code_)}, &content_);
     if (code_ == Code::kCallFunc) reader.Take<uint64_t>();
     reader.Values();
-  } catch (const Error&) {  // it goes on behind what has arrived
+  } catch (const Error&) {  // it goes on after what has arrived
   }
   uint64_t size = content_.size;
   size_t head = sizeof(code_) + content_.at;

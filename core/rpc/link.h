@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Link: one end of a connection, for many threads. One of them sends at a time, and sends what the others have added
-// meanwhile; one of them receives, and handles what has come for the others. None waits to send while nobody receives.
+// meanwhile; one of them receives, and handles what has come for the others. One waits to send only while another receives.
 //
 //   auto lock = link.Take(); Writer writer = link.out().Copy(); … writer.End();
 //   link.Flush(lock, deadline, true);
@@ -39,14 +39,14 @@ class Link {
   // Sends what is in out(), or waits until another thread has. `duplex`: answers may come that keep the peer from
   // reading, so that they are received meanwhile.
   void Flush(Lock& lock, Deadline deadline, bool duplex);
-  // Has what was kept handled or, if there is nothing, receives once. Nobody else may be reading.
+  // Has what was kept handled or, if there is nothing, receives once. No other thread may be reading.
   void Receive(Lock& lock, Deadline deadline);
-  // Waits until something has come, which nobody reads yet; nobody else may do this.
+  // Waits until something has come, and is not being read; only one thread may do this.
   void Listen(Lock& lock, Deadline until);
   // Waits until another thread has sent or received, for a tenth of a second at most; throws what a signal raises.
   void Wait(Lock& lock, Deadline until);
   void Changed();              // wakes those who wait
-  void AwaitIdle(Lock& lock);  // until nobody sends or receives any more
+  void AwaitIdle(Lock& lock);  // until no thread sends or receives
   // Ends the connection: threads that send or receive fail, and the last of them closes the channel.
   void End();
 

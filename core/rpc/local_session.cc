@@ -255,7 +255,7 @@ class LocalSession : public Session {
     for (const auto& [stream, device] : streams) {
       try {
         FreeStream(device, stream);
-      } catch (const Error&) {  // the device fails; there is nobody left to tell
+      } catch (const Error&) {  // the device fails, and there is no caller left to tell
       }
     }
   }
@@ -323,7 +323,7 @@ class LocalSession : public Session {
   void SetResult(Any value, CallResult* out, Save save = Save::kWithoutTensors) {
     out->type = value.type_index();
     out->owner = std::move(value);  // text of a few bytes lies in the cell itself
-    bool borrowed = out->type == kTVMFFIRawStr || out->type == kTVMFFIByteArrayPtr;  // which no result may be
+    bool borrowed = out->type == kTVMFFIRawStr || out->type == kTVMFFIByteArrayPtr;  // no result may be borrowed
     if (!borrowed && GivePlain(out->owner.cell(), &out->value)) return;
     value = std::move(out->owner);
     switch (out->type) {

@@ -49,16 +49,16 @@ class Outlet {
   Channel* channel_;
   Progress* progress_;
   PrintPipes pipes_;
-  std::mutex sending_;        // of the channel and out_; taken before the other
+  std::mutex sending_;        // guards the channel and out_; taken before the other
   std::string out_;           // frames on their way
-  std::mutex reading_;        // of what follows
+  std::mutex reading_;        // guards what follows
   std::string rest_[2];       // of a line
   std::string printed_;       // frames that wait
   uint64_t dropped_[2] = {};  // lines
   std::atomic<bool> working_{false};
   Clock::time_point last_sign_;
   int wake_ = -1;
-  int printing_ = -1;   // of epoll: whether a pipe has text, for a tenth of what poll() costs
+  int printing_ = -1;   // an epoll descriptor: whether a pipe has text, for a tenth of what poll() costs
   std::thread thread_;  // last: it uses the others
 };
 

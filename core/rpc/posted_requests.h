@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// PostedRequests: requests of a client that are sent without an answer of their own. Their errors come with a report,
+// PostedRequests: requests of a client that get no answer each. Their errors come with a report,
 // which the next request that is answered asks for. Frees of handles are posted, too, where the server takes that.
 #ifndef PORTCALL_RPC_POSTED_REQUESTS_H_
 #define PORTCALL_RPC_POSTED_REQUESTS_H_

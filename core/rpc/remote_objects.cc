@@ -296,7 +296,7 @@ Any IncomingValue(const SessionPtr& session, CallResult* result) {
   return object;
 }
 
-// `lender` keeps the memory of a tensor that comes without a handle of its own.
+// `lender` keeps the memory of a tensor that comes without its own handle.
 Any Incoming(const SessionPtr& session, CallResult* result, std::shared_ptr<void> lender = nullptr) {
   WireValue& value = result->value;
   if (value.type == kByValue) return IncomingValue(session, result);
@@ -370,7 +370,7 @@ struct FutureObj : Object {
   ~FutureObj() {
     if (!call || !session->IsDone(call.get())) return;
     try {
-      Take(kNoDeadline);      // a result that nobody took is freed
+      Take(kNoDeadline);      // a result that was not taken is freed
     } catch (const Error&) {  // and this is of no interest
     }
   }

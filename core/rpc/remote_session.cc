@@ -52,7 +52,7 @@ class RemoteSessionImpl : public RemoteSession, public std::enable_shared_from_t
     call->code = Code::kCallFunc;
     call->read = [requests = requests_.get(), call = call.get()](Reader body) {
       ReadResult(body, &call->result);
-      if (call->self.use_count() > 1) return;  // else nobody waits for it any more
+      if (call->self.use_count() > 1) return;  // else no caller waits for it
       requests->FreeLater(Code::kFreeHandle, {}, call->result.handle ? call->result.handle : HandleIn(call->result));
     };
     requests_->Send(call, [&](Writer& out) {

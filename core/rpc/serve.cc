@@ -40,7 +40,7 @@ EndpointOptions OptionsWith(int64_t max_frame, PackedFunc constructor) {
   return options;
 }
 
-// Progress in the shared file `fd`, which is closed; or in memory of our own where there is none.
+// Progress in the shared file `fd`, which is closed; or in our memory where there is none.
 class ProgressPage {
  public:
   explicit ProgressPage(int fd) {

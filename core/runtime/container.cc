@@ -22,7 +22,7 @@ struct ArrayImpl final : Object {
   ~ArrayImpl() { std::destroy_n(items(), static_cast<size_t>(cell.size)); }
 };
 
-// Of what others may replace by memory of their own, and leave to this: tvm-ffi's headers do.
+// For memory that others may replace by their own, and leave to this to free: tvm-ffi's headers do.
 void Free(void* data) { ::operator delete(data); }
 
 struct ListImpl final : Object {

@@ -103,7 +103,7 @@ PORTCALL_REGISTER_GLOBAL("runtime.GetDeviceAttr").set_body_typed([](int32_t type
   if (attr == kPortcallAttrExist && !FindDeviceApi(type)) return Any(false);
   const PortcallDeviceAPI& api = DeviceApiOf(device);
   Any value;
-  if (attr < kPortcallAttrExist || attr > kPortcallAttrImagePitchAlignment) return value;  // nobody knows it
+  if (attr < kPortcallAttrExist || attr > kPortcallAttrImagePitchAlignment) return value;  // it is not known
   Check(api.get_attr(api.ctx, device, static_cast<PortcallDeviceAttr>(attr), value.out()));
   return value;
 });

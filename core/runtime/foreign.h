@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Another runtime of the same ABI (libtvm_ffi.so) may live in this process, with an error slot of its own. Libraries
+// Another runtime of the same ABI (libtvm_ffi.so) may live in this process, with its own error slot. Libraries
 // that are bound to it leave their errors there, and look there for those of the functions that they call. So where it
 // is, its slot serves both runtimes.
-// Its types have indexes of its own: those of this runtime begin above them (kPortcallDynObjectBegin), so that an object
+// Its types have its own indexes: those of this runtime begin above them (kPortcallDynObjectBegin), so that an object
 // tells which of the two it belongs to.
 #ifndef PORTCALL_RUNTIME_FOREIGN_H_
 #define PORTCALL_RUNTIME_FOREIGN_H_

@@ -5,7 +5,7 @@
 namespace portcall {
 namespace {
 
-// Releases that wait for those further out. The waiting form a list through their own headers, whose counts nobody needs
+// Releases that wait for those further out. The waiting form a list through their own headers, whose counts are not needed
 // any more.
 class Deletions {
  public:
@@ -48,7 +48,7 @@ int TVMFFIObjectIncRef(TVMFFIObjectHandle obj) {
 int TVMFFIObjectDecRef(TVMFFIObjectHandle handle) {
   auto* obj = static_cast<TVMFFIObject*>(handle);
   if (!obj) return 0;
-  // Nobody else has a reference, so nobody can take one: a load does, where an atomic subtraction costs five times as much.
+  // There is no other reference, so none can be taken: a load does, where an atomic subtraction costs five times as much.
   if (__atomic_load_n(&obj->combined_ref_count, __ATOMIC_ACQUIRE) == (kWeakOne | kStrongOne)) {
     if (obj->deleter) obj->deleter(obj, kDestroy | kFree);
   } else {

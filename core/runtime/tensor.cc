@@ -98,7 +98,7 @@ struct DevicePart {
   }
 };
 
-// Returns the memory that the view has of its own now, if any.
+// Returns the view's own memory, if it has any now.
 std::unique_ptr<DevicePart> FoldOffset(DLTensor* view) {
   const PortcallDeviceAPI* api = FindDeviceApi(view->device.device_type);
   if (!api) return nullptr;

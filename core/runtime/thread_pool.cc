@@ -3,7 +3,7 @@
 //
 // One pool of workers serves all threads of the process. A launch takes idle workers out of it, hands each one task,
 // runs task 0 itself and puts the workers back. Hence:
-//  * Every task of a launch has a thread of its own and all of them run at the same time: barriers cannot deadlock.
+//  * Every task of a launch has its own thread, and all of them run at the same time: barriers cannot deadlock.
 //  * A launch with num_task = 0 takes what is idle; env.num_task says how many tasks that made, and any number is right.
 //    When several threads launch at once they share the pool: callers + size - 1 threads compute, where a pool per
 //    calling thread would start callers x size of them. A late caller starts at once on fewer threads and never queues.

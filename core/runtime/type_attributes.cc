@@ -109,7 +109,7 @@ Any MakeOfFields(int32_t type_index, Args args) {
   return ObjectRef::Steal(made);
 }
 
-// Called for a type that has no constructor of its own and is not to do without one: it is made from its fields.
+// Called for a type that has no constructor itself and is not to do without one: it is made from its fields.
 PORTCALL_REGISTER_GLOBAL("ffi._RegisterFFIInit").set_body_typed([](int32_t type_index) {
   Set(type_index, "__portcall_init__", true);
   Set(type_index, "__ffi_init__",

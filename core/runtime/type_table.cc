@@ -204,7 +204,7 @@ class TypeTable {
       auto* larger = static_cast<TVMFFIAny*>(std::calloc(capacity, sizeof(TVMFFIAny)));  // None is all zeros
       if (!larger) throw std::bad_alloc();
       column.all.emplace_back(larger, std::free);
-      for (int32_t i = 0; i < shown.size; ++i) {  // memory between the types that nobody writes takes no room
+      for (int32_t i = 0; i < shown.size; ++i) {  // memory between the types that is not written takes no room
         if (shown.data[i].type_index != kTVMFFINone) larger[i] = shown.data[i];
       }
       __atomic_store_n(&shown.data, larger, __ATOMIC_RELEASE);
@@ -345,7 +345,7 @@ class TypeTable {
   std::deque<std::string> texts_;
   std::deque<Any> values_;
   int32_t next_ = kFirstOwn;
-  // Not a part of the table, which is made at run time: memory that nobody has touched takes no room.
+  // Not a part of the table, which is made at run time: untouched memory takes no room.
   inline static std::array<std::atomic<TypeEntry*>, kMaxTypes> entries_{};
 };
 

@@ -2,7 +2,7 @@
 // A machine runs the functions of an executable. It is set up once, for its devices: then every function is found and
 // the argument cells of every call are laid out. A call copies its row of cells, fills the registers in, and calls.
 //
-// Registers lie on a stack of their own, in the heap, one for each thread. So functions of the executable may call each
+// Registers lie on separate stacks in the heap, one for each thread. So functions of the executable may call each
 // other a million levels deep, and several threads may use one machine.
 #pragma once
 

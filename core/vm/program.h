@@ -70,7 +70,7 @@ struct Program {
   std::vector<Patch> patches;        // of all steps, in order
 };
 
-// Takes functions from the modules, then from the global functions; FunctionNotFoundError names all that nobody has.
+// Takes functions from the modules, then from the global functions; FunctionNotFoundError names all that are missing.
 // `machine` is what the instructions call the machine.
 std::unique_ptr<Program> Link(const std::shared_ptr<const Executable>& executable, const Arguments& imports,
                               const Device& device, void* machine);

@@ -17,7 +17,7 @@ int portcall_web_call(void* self, const TVMFFIAny* args, int32_t n, TVMFFIAny* r
 // Waits for that promise: what runs is suspended, and goes on later. Then its value, or -1 with its error raised.
 PORTCALL_WEB_IMPORT("wait") void portcall_web_wait(void);
 PORTCALL_WEB_IMPORT("settled") int portcall_web_settled(TVMFFIAny* result);
-// Nobody has that function any more.
+// That function has no references left.
 PORTCALL_WEB_IMPORT("free") void portcall_web_free(void* self);
 
 // A function of JavaScript as a function object; `name` may be null.

@@ -31,7 +31,7 @@ def text_once(value: _core.Object, text: Callable[[], str], again: str) -> str:
 
 
 class Shape(tuple[int, ...]):
-    """Extents of a tensor, as a value of its own type."""
+    """Extents of a tensor, as a value with its own type."""
 
     __slots__ = ()
 

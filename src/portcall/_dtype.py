@@ -4,7 +4,7 @@
 Short names count bits: ``f32``, ``bf16``, ``i64``, ``u16``. Names such as ``i8`` and ``f4`` are refused, because NumPy
 counts bytes there.
 
-NumPy has no bfloat16, float8, float4 or int4 of its own; the ml_dtypes package defines them, and is imported only when
+NumPy has no bfloat16, float8, float4 or int4; the ml_dtypes package defines them, and is imported only when
 such a tensor becomes a NumPy array.
 """
 

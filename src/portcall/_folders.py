@@ -28,7 +28,7 @@ def cache_folder(name: str) -> Path:
         OSError: it cannot be made.
     """
     home = os.environ.get("XDG_CACHE_HOME", "")
-    if not os.path.isabs(home):  # which is to be ignored, the rules say
+    if not os.path.isabs(home):  # to be ignored, the rules say
         home = os.path.join(os.path.expanduser("~"), ".cache")
     Path(home).mkdir(mode=0o700, parents=True, exist_ok=True)
     _check_private(Path(home), shared=True)
@@ -41,7 +41,7 @@ def cache_folder(name: str) -> Path:
 
 
 def _check_private(folder: Path, shared: bool = False) -> None:
-    """Refuse a folder that others can write to; a ``shared`` one may be like /tmp, where each has files of his own.
+    """Refuse a folder that others can write to; a ``shared`` one may be like /tmp, where each user has files.
 
     Raises:
         PermissionError: they can; the message says what to do.

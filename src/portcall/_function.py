@@ -46,7 +46,7 @@ def register_func(name: str, func: Callable[..., Any], *, override: bool = False
 @overload
 def register_func(name: _F, func: None = None, *, override: bool = False) -> _F: ...
 def register_func(name: Any, func: Any = None, *, override: bool = False) -> Any:
-    """Register a function under a global name, forevery language.
+    """Register a function under a global name, for every language.
 
     ``register_func("a.b", f)`` returns the PackedFunc. ``@register_func("a.b")``, and ``@register_func``, which takes
     the function's own name, leave the decorated function as it is.
@@ -110,7 +110,7 @@ def get_global_func(name: str, allow_missing: bool = False) -> PackedFunc | None
 
 
 def registered_elsewhere() -> str:
-    """Return what to add to the error for a name that nobody registered: libraries that register names elsewhere."""
+    """Return what to add to the error for a name that is not registered: libraries that register names elsewhere."""
     linked = list(get_global_func("portcall.loader.ForeignLibraries")())
     if not linked:
         return ""

@@ -27,7 +27,7 @@ FOLDERS = ("runtime", "classic", "loader", "rpc", "graph", "session", "board")
 # Of the library for graphs of objects: their binary form, in which they are arguments and results.
 BY_VALUE = tuple(f"ir/{name}.cc" for name in ("binary_read", "binary_write", "enum", "load", "text", "types", "walk"))
 EXPORTS = "session/library.cc"  # for the server in Python alone
-HEADERS = ("facts", "bytes", "include", "ir", "vm")  # that these include, too
+HEADERS = ("facts", "bytes", "include", "ir", "vm")  # the sources include these, too
 ABOVE = ("ir", "vm", "session", "board")  # what the other folders do not include
 __all__ = ["TARGETS", "build_server"]
 
@@ -100,7 +100,7 @@ def compiler_for(target: str, ndk: str | os.PathLike[str] | None) -> toolchain.C
 
 
 def link_options(target: str, with_kernels: bool) -> tuple[str, ...]:
-    if ANDROID.fullmatch(target):  # whose C library has the threads
+    if ANDROID.fullmatch(target):  # its C library has the threads
         return ("-static-libstdc++", "-rdynamic")
     if "musl" not in target:
         return ("-rdynamic", "-lpthread")

@@ -223,7 +223,7 @@ class StartError(PortcallError, RuntimeError):
 
 
 class InternalError(PortcallError, RuntimeError):
-    """portcall broke a promise of its own: a bug, worth a report."""
+    """portcall broke one of its promises: a bug, worth a report."""
 
 
 class RPCError(PortcallError, RuntimeError):

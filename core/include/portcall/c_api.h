@@ -420,7 +420,7 @@ PORTCALL_API DLPackManagedTensorAllocator TVMFFIEnvGetDLPackManagedTensorAllocat
 PORTCALL_API int TVMFFIEnvTensorAlloc(DLTensor* prototype, TVMFFIObjectHandle* out);
 PORTCALL_API int TVMFFIEnvCheckSignals(void);
 // "PyErr_CheckSignals": int(void), called by long work without locks; nonzero with a raised error interrupts it.
-// "PortcallBytesCreate": what that function calls, for a language that has bytes of its own.
+// "PortcallBytesCreate": what that function calls, for a language that has its own bytes.
 PORTCALL_API int TVMFFIEnvRegisterCAPI(const char* name, void* symbol);
 PORTCALL_API int TVMFFIEnvModRegisterContextSymbol(const char* name, void* symbol);
 PORTCALL_API int TVMFFIEnvModRegisterSystemLibSymbol(const char* name, void* symbol);

@@ -117,7 +117,7 @@ PORTCALL_API int TVMModFree(TVMModuleHandle mod);
 PORTCALL_API int TVMArrayAlloc(const tvm_index_t* shape, int ndim, int dtype_code, int dtype_bits, int dtype_lanes,
                                int device_type, int device_id, TVMArrayHandle* out);
 PORTCALL_API int TVMArrayFree(TVMArrayHandle handle);
-// nbytes is the size of the whole array, exactly. Any DLTensor will do, also one that nobody allocated here.
+// nbytes is the size of the whole array, exactly. Any DLTensor will do, also one that was not allocated here.
 PORTCALL_API int TVMArrayCopyFromBytes(TVMArrayHandle handle, void* data, size_t nbytes);
 PORTCALL_API int TVMArrayCopyToBytes(TVMArrayHandle handle, void* data, size_t nbytes);
 PORTCALL_API int TVMArrayCopyFromTo(TVMArrayHandle from, TVMArrayHandle to, TVMStreamHandle stream);

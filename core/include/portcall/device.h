@@ -79,7 +79,7 @@ inline std::string ToString(Device device) {
 }
 
 // The device that ToString calls so; "cuda" is "cuda:0". Throws ValueError for other text, and not for a kind that
-// nobody registered: DeviceApiOf does.
+// is not registered: DeviceApiOf does.
 inline Device DeviceFromString(std::string_view text) {
   std::string_view kind = text.substr(0, text.find(':')), index = text.substr(kind.size());
   for (int32_t device_type = kDLCPU; device_type <= kDLTrn; ++device_type) {

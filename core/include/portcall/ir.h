@@ -12,7 +12,7 @@
 // compared by identity. None, bools, ints, floats, text, bytes, data types, devices and shapes are equal by value, each
 // to its own kind only: 1, 1.0 and True are three values. A NaN equals a NaN; 0.0 and -0.0 differ, as programs do that
 // contain them. Tensors are equal by data type, shape and bits, wherever they lie; maps whatever their order; functions,
-// modules and objects of types that nobody described by identity.
+// modules and objects of types without a description by identity.
 // Variables (compare_as(kTVMFFISEqHashKindFreeVar)) stand for one another when they are defined in the same place: once
 // matched, two variables stand for each other alone, from there on, in the order of fields (of the entries of a map: in
 // the order of the hashes of their keys). Their own fields must be equal too, so names are best ignored. A variable that

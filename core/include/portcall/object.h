@@ -185,7 +185,7 @@ class ObjectRef {
     ref.ptr_ = static_cast<TVMFFIObject*>(handle);
     return ref;
   }
-  // Adds a reference of its own.
+  // Adds a reference.
   template <typename Ref = ObjectRef> static Ref Borrow(void* handle) noexcept {
     if (handle) Retain(static_cast<TVMFFIObject*>(handle));
     return Steal<Ref>(handle);
@@ -202,7 +202,7 @@ class ObjectRef {
   uint32_t use_count() const noexcept {
     return ptr_ ? static_cast<uint32_t>(__atomic_load_n(&ptr_->combined_ref_count, __ATOMIC_ACQUIRE) & kStrongMask) : 0;
   }
-  // Whether nobody else has a reference, not even a weak one that could become strong.
+  // Whether there is no other reference, not even a weak one that could become strong.
   bool unique() const noexcept {
     return ptr_ && __atomic_load_n(&ptr_->combined_ref_count, __ATOMIC_ACQUIRE) == (kWeakOne | kStrongOne);
   }

@@ -101,7 +101,7 @@ class NativeRuntime extends BaseRuntime {
     return array;
   }
 
-  /** Functions that are done with objects are in a library of their own, which is loaded when it is first needed. */
+  /** Functions on objects are in a separate library, which is loaded when it is first needed. */
   override call(name: string, ...args: unknown[]): any {
     if (name.startsWith("portcall.ir.")) this.#loaded ??= this.#load(this.#objects);
     return super.call(name, ...args);

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Described types: fields that are read and written in place, constructors, and the tables behind `portcall.ir`.
+# Described types: fields that are read and written in place, constructors, and the tables of `portcall.ir`.
 
 cdef dict reflected_classes = {}  # Python class -> Reflected
 
@@ -208,7 +208,7 @@ def type_keys():
     cdef int32_t first, index
     keys = []
     for first, most in (0, kTVMFFIDynObjectBegin), (kPortcallDynObjectBegin, kPortcallMostTypes):
-        for index in range(first, first + <int32_t>most):  # which have gaps
+        for index in range(first, first + <int32_t>most):  # the indices have gaps
             info = core.get_type_info(index)
             if info != NULL:
                 keys.append(text_of(info.type_key))

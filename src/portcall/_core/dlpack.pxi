@@ -69,7 +69,7 @@ cdef int take_exchanged(Frame* frame, int i, arg, Exchange exchange) except -1:
     cdef DLTensor dl
     cdef void* handle
     if exchange.requires_grad != NULL:
-        if exchange.requires_grad.get(arg, exchange.requires_grad.closure):  # which torch checks in Python only
+        if exchange.requires_grad.get(arg, exchange.requires_grad.closure):  # torch checks that in Python only
             return set_made_tensor(frame, i, from_dlpack(arg), False)
         exchange.table.borrow(<PyObject*>arg, &dl)
         if dl.dtype.code == kDLComplex:  # the same of those that have yet to be conjugated
@@ -87,7 +87,7 @@ cdef int take_exchanged(Frame* frame, int i, arg, Exchange exchange) except -1:
 
 
 cdef bint share_stream(Frame* frame, Exchange exchange, DLDevice device):
-    """Whether the producer's current stream is ours, so that nobody need wait. During a call it becomes ours, unless the
+    """Whether the producer's current stream is ours, so that no wait is needed. During a call it becomes ours, unless the
     user chose another one."""
     cdef void* theirs = NULL
     cdef void* ours = core.env_get_stream(device.device_type, device.device_id)

@@ -99,7 +99,7 @@ cdef dict error_facts(TVMFFIObject* extra):
 
 
 cdef int raise_raised(PackedFunc func) except -1:
-    """Raise what the core left in this thread's slot, with the frames of its own language below ours."""
+    """Raise what the core left in this thread's slot, with the frames of its language below ours."""
     cdef void* handle = NULL
     core.error_move_from_raised(&handle)
     if PyErr_Occurred() != NULL:  # left by what asked for signals, in a library on another runtime

@@ -33,7 +33,7 @@ cdef class DataType:
         cdef TVMFFIAny text
         if core.data_type_to_string(&self.value, &text) != 0:
             raise_raised(None)
-        return take_value(&text) or "void"  # which has no name in the ABI
+        return take_value(&text) or "void"  # void has no name in the ABI
 
     def __eq__(self, other):
         if isinstance(other, DataType):

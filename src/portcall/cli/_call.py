@@ -224,7 +224,7 @@ def is_library(path: str) -> bool:
 
 
 def isolate_here(ctx: click.Context, given: dict[str, Any], work: str) -> None:
-    """Go on in a process of its own, unless ``--rpc`` names a server."""
+    """Go on in a separate process, unless ``--rpc`` names a server."""
     if not (given["rpc"] or uses_farm(given["rpc"], given)):
         isolate(ctx, work, given["timeout"])
 

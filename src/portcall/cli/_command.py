@@ -35,7 +35,7 @@ class Settings:
     """What the program decides for its commands.
 
     Attributes:
-        isolate: foreign code runs in a process of its own, so that its crash can be reported.
+        isolate: foreign code runs in a separate process, so that its crash can be reported.
     """
 
     isolate: bool = False

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from portcall.bench import BenchmarkResult
 
-TOTAL_S = 2.0  # that all repeats together take, about
+TOTAL_S = 2.0  # seconds that all repeats together take, about
 SHORTEST_S = 0.01  # shortest repeat: reading the clock takes much less
 REPEATS, FEWEST = 20, 3
-STEP = 64  # by which the calls grow at most while the right number is looked for: the first times are the least sure
+STEP = 64  # most by which the calls grow while the right number is looked for: the first times are the least sure
 MOST_CALLS = 1 << 30
 TRIES = 3
 Measure = Callable[[int, int], BenchmarkResult]  # called with number and repeat

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of a farm's idle places: a command in a lease of its own, whose time is compared."""
+"""Checks of a farm's idle places: a command in a lease, whose time is compared."""
 
 from __future__ import annotations
 

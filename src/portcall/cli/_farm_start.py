@@ -159,7 +159,7 @@ def facts_of(options: FarmOptions, address: Any, token: str) -> dict[str, object
         places = [str(dataclasses.replace(address, host=name)) for name in options.names]
     elif address.host not in ("0.0.0.0", "::"):
         places = [str(address)]
-    elif tls:  # whose certificate has a name
+    elif tls:  # the certificate has a name
         places = [str(dataclasses.replace(address, host=socket.gethostname()))]
     else:
         places = [reachable(address.host, address.port)]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-MOST_AXES = 6  # of which all orders are tried
+MOST_AXES = 6  # all orders of so many axes are tried
 FORMS = "@x.npy, @data.npz:key, random, zeros, ones, range, random:float32[2,3], 3 or int64:3"
 
 

@@ -56,7 +56,7 @@ def isolate(ctx: click.Context, work: str, timeout: float | None) -> None:
         end_with_parent(parent)
         if ctx.params.get("json_to") == "-":
             keep_output()
-        atexit.register(os.write, writer, b"!")  # which exit() of C, in the library, does not come by
+        atexit.register(os.write, writer, b"!")  # exit() of C, in the library, does not come here
         return
     os.close(writer)
     os.set_blocking(reader, False)  # what the library started may hold the other end for longer
@@ -140,7 +140,7 @@ def wait(child: int, timeout: float | None) -> int | None:
         except KeyboardInterrupt:  # the child ends as soon as the called function returns, a benchmark after a repeat
             interrupted = True
             click.echo("interrupting; Ctrl-C again kills it", err=True)
-            os.kill(child, signal.SIGINT)  # which it has only if the signal was for the whole group
+            os.kill(child, signal.SIGINT)  # it has had one only if the signal was for the whole group
             ended = ends_within(handle, None)
     finally:
         signal.signal(signal.SIGTERM, before)

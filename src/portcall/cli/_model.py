@@ -93,7 +93,7 @@ class Model:
 
 @contextlib.contextmanager
 def open_model(ctx: click.Context, given: dict[str, Any]) -> Iterator[Model]:
-    """Open the model that is named, with its inputs and parameters set, here in a process of its own or on a server.
+    """Open the model that is named, with its inputs and parameters set, here in a separate process or on a server.
 
     What can be found out here is refused before anything is sent.
     """

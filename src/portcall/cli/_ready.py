@@ -51,7 +51,7 @@ def time_warning(certificate: str) -> tuple[str, str] | None:
 
 
 def say_aside(text: str) -> None:
-    """Print lines on standard error, and go on where nobody reads them: what serves must not wait for its readers."""
+    """Print lines on standard error, and go on where they are not read: what serves must not wait for its readers."""
 
     def write() -> None:
         with contextlib.suppress(OSError):

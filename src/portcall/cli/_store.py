@@ -123,7 +123,7 @@ def write_private(path: Path, text: str) -> None:
     if not path.is_absolute():
         raise CommandError("this user has no home directory, in which settings are kept", "", "set XDG_CONFIG_HOME")
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handle, new = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # which has mode 0600
+    handle, new = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mkstemp gives it mode 0600
     try:
         with open(handle, "w", encoding="utf-8") as file:
             file.write(text)

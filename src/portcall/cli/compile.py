@@ -44,7 +44,7 @@ NO_OPTIONS = {
     "tls_cert": None,
     "token_file": None,
     "connect_timeout": 10.0,
-}  # of a session
+}  # what a session would be opened with
 ALGORITHMS = ("auto", "off", "f2", "f4")
 RUNTIMES = ("auto", "graph", "vm")
 

@@ -147,7 +147,7 @@ def command(ctx: click.Context, /, json_to: str | None, ready_file: str | None, 
 def check_devices(names: Sequence[str]) -> str:
     """Return the devices as plug-ins read them; refuse those that do not exist or do not work.
 
-    A process of its own looks at them: sessions are forked from this one, and no driver survives that.
+    A separate process looks at them: sessions are forked from this one, and no driver survives that.
     """
     devices = [open_named(name) for name in names]
     for device in devices:

@@ -20,7 +20,7 @@ from portcall.errors import ModelError
 
 Model = Any
 _FEW = 8
-_OLDEST_IR = 3  # whose models say their opsets
+_OLDEST_IR = 3  # models from it on say their opsets
 _DECIDED = "which these inputs decide"
 _OPTIONAL = defs.OpSchema.FormalParameterOption.Optional
 _EXPORT_AGAIN = "copy or export it again"

@@ -32,7 +32,7 @@ from portcall.compile._writer import Writer
 
 _CALL_TIR = tvm.ir.Op.get("relax.call_tir")
 _ROWS = (64, 8, 1)  # of a product, in chunks; the second for what is left of the first, and the third for the rest
-_FEW = 16  # elements of a chunk that are not worth a kernel of their own
+_FEW = 16  # elements of a chunk that are not worth a separate kernel
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from portcall.compile._tiles import Columns, Tile, best_tile, few_channels
 from portcall.compile._writer import Buffer, Expr, Index, Writer, floordiv, floormod
 
 Array = Any
-_MANY_BLOCKS = 8  # of weights, so that threads have about the same work
+_MANY_BLOCKS = 8  # blocks of weights, so that threads have about the same work
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """TVM's importer of ONNX for shapes that are not fixed: what computes a shape is evaluated while the model is imported.
 
-Each value then has a shape of the inputs' extents. Where that cannot be, as after NonZero, it has extents of its own,
+Each value then has a shape of the inputs' extents. Where that cannot be, as after NonZero, it has its own extents,
 which are read when the model runs.
 """
 
@@ -23,7 +23,7 @@ from portcall.compile._rewriting import Graph
 from portcall.compile._shapes import Known, Shapes, Term, as_element, extent_of, known_array, known_shape, reshaped
 
 Expr = Any
-_RESHAPE = "vm.builtin.reshape"  # of whose result TVM's memory planner knows that it lies where its argument does
+_RESHAPE = "vm.builtin.reshape"  # TVM's memory planner knows that its result lies where its argument does
 _MOST_KNOWN = 4096  # elements of a constant that is looked at
 _BEYOND = (1 << 31) - 1  # an end of a slice that means all of it
 # Operators of operands that have the same extents, or one.

@@ -66,7 +66,7 @@ class _Kernel:
     def _vectors(self, indices: list[Index], begin: int, count: int, lanes: int) -> None:
         """Write some vectors of a row, in which no condition on the last axis changes.
 
-        Where it does change, as in several rows that lie in one, each lane has a statement of its own. A loop would be
+        Where it does change, as in several rows that lie in one, each lane has its own statement. A loop would be
         vectorized by LLVM, whose result was wrong for such lanes on AVX-512 (LLVM 22).
         """
         if lanes > 1 and self._differ(indices, begin, count, lanes):

@@ -18,7 +18,7 @@ from portcall.errors import ModelError
 _MOST = 1 << 40  # bytes of a value
 MOST_CONSTANT = 1 << 32  # bytes of one that depends on constants alone: it may be computed when the model is compiled
 _MOST_AXES = 64
-_OF_SHAPES = ("Constant", "EyeLike")  # whose values need no values
+_OF_SHAPES = ("Constant", "EyeLike")  # their results need no values
 
 
 def check_values(graph: Graph) -> None:

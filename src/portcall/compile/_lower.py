@@ -18,7 +18,7 @@ from portcall.compile._program import is_constant
 from portcall.compile._target import Target
 from portcall.compile._transposed import legalize
 
-_DATA, _WEIGHTS = "NHWC", "HWIO"  # which make the channels, the vector axis, lie in a row
+_DATA, _WEIGHTS = "NHWC", "HWIO"  # the channels, the vector axis, lie in a row
 _LAYOUT = {name: [_DATA, _WEIGHTS] for name in ("relax.nn.conv2d", "relax.nn.conv2d_transpose")}
 _CONVOLUTION, _TRANSPOSED = (tvm.ir.Op.get(name) for name in _LAYOUT)
 _CALL_TIR = tvm.ir.Op.get("relax.call_tir")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures with their padding in working memory, for windows that are too wide for code of their own at the borders."""
+"""Pictures with their padding in working memory, for windows that are too wide for special code at the borders."""
 
 from __future__ import annotations
 

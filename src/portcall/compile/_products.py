@@ -13,8 +13,8 @@ from tvm import tirx
 from portcall.compile._reading import NotThisKindError, Reading, Stage, flat_index, shape_of
 from portcall.compile._writer import Buffer, Expr, Index, at_least, at_most, floordiv, floormod
 
-_LOWEST = float(np.finfo("float32").min)  # which TVM pads with where -inf would be right
-_WIDE = 11  # columns of a window that get code of their own
+_LOWEST = float(np.finfo("float32").min)  # TVM pads with it where -inf would be right
+_WIDE = 11  # columns of a window that get their own code
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Window:
         kh, kw: the window.
         sh, sw, dh, dw: strides and dilations.
         top, left: padding in front.
-        groups: each reads channels of its own.
+        groups: each reads its own channels.
         spread: where the results lie, if not one after the other.
     """
 

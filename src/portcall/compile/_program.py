@@ -168,7 +168,7 @@ class _Reader:
         key = (array.dtype.str, array.shape, hash(array.tobytes()))
         if key not in self._constants:
             name = f"p{len(self._constants)}"
-            data = np.ascontiguousarray(array).reshape(array.shape)  # which makes a row of a number
+            data = np.ascontiguousarray(array).reshape(array.shape)  # ascontiguousarray makes a row of a number
             self._constants[key] = Value(name, tuple(array.shape), str(e.value.dtype), data)
         return self._constants[key]
 

@@ -58,7 +58,7 @@ def new_enough(model: Any, least: int = _OLDEST) -> Any:
         return model
     try:
         return version_converter.convert_version(model, least)
-    except Exception as error:  # of C++, without a class
+    except Exception as error:  # onnx's C++ raises errors without a class
         text = f"the model of opset {version} cannot be converted to {least}: {error}"
         raise ModelError(text, hint=f"export it for opset {least} or later") from None
 

@@ -179,7 +179,7 @@ class _Layer(Nodes):
                 made = self.add("Where", there, made, hidden)
                 made_cell = self.add("Where", there, made_cell, cell) if cell else ""
             hidden, cell = made, made_cell
-        if self.lengths:  # of no steps the last state is 0, as onnxruntime has it; the specification does not say
+        if self.lengths:  # without steps the last state is 0, as onnxruntime has it; the specification does not say
             hidden, cell = (
                 name and self.add("Where", self.reaches(0), name, self.stored(0)) for name in (hidden, cell)
             )

@@ -184,7 +184,7 @@ class Sums:
     Parameters:
         start: what those of a vector and a lane begin with; 0 by default.
 
-    Each row is a buffer of its own: TVM leaves small ones on the stack, where LLVM turns them into registers, also in
+    Each row is a separate buffer: TVM leaves small ones on the stack, where LLVM turns them into registers, also in
     parallel loops and beside a prefetch.
     """
 

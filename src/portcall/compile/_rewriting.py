@@ -22,7 +22,7 @@ CONVOLUTIONS = ("Conv", "ConvInteger", "ConvTranspose")
 _LONG_NAME = 200  # letters of a name in a message
 _FEW = 3  # elements that say how many there are
 _LARGE = 1 << 16  # bytes of weights that say no shape
-_PASSING = ("Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape")  # which keep numbers as they are
+_PASSING = ("Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape")  # operators that keep numbers as they are
 _CONSTANTS_ARE_NO_INPUTS = 4  # the first version of ONNX's format in which they need not be
 
 

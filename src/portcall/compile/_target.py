@@ -124,7 +124,7 @@ def _vectors(machine: str, target: Any) -> tuple[int, int]:
         if codegen.llvm_cpu_has_features("avx512f", target):
             return 16, 32
         return (8, 16) if codegen.llvm_cpu_has_features("avx2", target) else (4, 16)
-    if machine == "wasm32":  # which has no registers; of the 16 of an x86 processor, engines need some themselves
+    if machine == "wasm32":  # it has no registers; of the 16 of an x86 processor, engines need some themselves
         return 4, 12
     return (4, 32) if machine == "aarch64" else (4, 16)
 

@@ -2,7 +2,7 @@
 """Register tiles: how rows (pixels) and columns (channels) of a product are cut so that results stay in registers.
 
 A tile is ``t`` rows by ``v`` vectors of columns. In each step of the reduction it loads v vectors and t numbers for t*v
-multiply-adds. Rows are cut evenly, so that sizes differ by one at most and each size gets code of its own; nothing is
+multiply-adds. Rows are cut evenly, so that sizes differ by one at most and each size gets its own code; nothing is
 computed that is thrown away.
 """
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Transposes of matrices, such as changes of the layout, in small tiles: whole cache lines are read and written.
 
-Without tiles each element of a result's row is on a line of its own; lines a power of two apart share a place in the
+Without tiles each element of a result's row is on another line; lines a power of two apart share a place in the
 cache, and are gone before their next element is read.
 """
 

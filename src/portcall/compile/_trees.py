@@ -29,7 +29,7 @@ TREE_SUMS = "PortcallTreeSums"  # the operator that the importer gives the kerne
 _MODES = ("LEQ", "LT", "GTE", "GT", "EQ", "NEQ", "MEMBER")  # in the order of TreeEnsemble's numbers
 AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
 _AT_ONCE = 8
-_ROWS = 64  # whose features stay in the nearest cache while the trees pass by
+_ROWS = 64  # their features stay in the nearest cache while the trees pass by
 _LIMIT = {"MIN": float(np.finfo("float32").max), "MAX": float(np.finfo("float32").min)}  # what nothing is beyond
 _TOGETHER = {"MIN": tirx.min, "MAX": tirx.max}
 
@@ -89,7 +89,7 @@ def write_trees(n: Nodes, x: str) -> tuple[str, Forest]:
     tables = [forest.nodes, forest.splits, forest.roots, forest.leaf_targets, forest.leaf_weights]
     names = [n.stored(table, str(table.dtype)) for table in tables]
     sums = n.add(TREE_SUMS, x, *names, aggregate=AGGREGATES.index(aggregate), targets=forest.targets)
-    sums = n.add("Reshape", sums, n.stored([rows, forest.targets], "int64"))  # which says the shape to onnx
+    sums = n.add("Reshape", sums, n.stored([rows, forest.targets], "int64"))  # this tells onnx the shape
     if aggregate == "AVERAGE":
         sums = n.add("Div", sums, n.stored(forest.trees, dtype))
     base = _array(n, "base_values", dtype)
@@ -154,7 +154,7 @@ def _read_attributes(n: Nodes, dtype: str, aggregate: str) -> Forest:
 
 
 def _read_sets(n: Nodes, dtype: str, aggregate: str) -> Forest:
-    """Read the form of TreeEnsemble, in which splits and leaves have numbers of their own."""
+    """Read the form of TreeEnsemble, in which splits and leaves are numbered separately."""
 
     def tensor(name: str) -> Array:
         found = n.attribute(name)

@@ -323,7 +323,7 @@ def _session(model: Any) -> Callable[[Mapping[str, Array]], dict[str, Array]]:
 def _explained() -> Iterator[None]:
     try:
         yield
-    except Exception as error:  # its classes are made by pybind11 and share no base of their own
+    except Exception as error:  # its classes are made by pybind11 and share no base
         raise ReferenceFailedError(f"onnxruntime cannot run the model: {_SOURCE.sub('', str(error))}") from error
 
 
@@ -382,7 +382,7 @@ def inputs_like(model: Any, shapes: Mapping[str, Sequence[int]]) -> dict[str, Ar
 
 
 def _import_onnxruntime() -> Any:
-    """Import onnxruntime without its telemetry, which is a database that stays open: nobody asked for it."""
+    """Import onnxruntime without its telemetry, a database that stays open, which was not asked for."""
     before = os.environ.get(_TELEMETRY)
     os.environ[_TELEMETRY] = "1"
     try:

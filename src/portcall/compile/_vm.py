@@ -151,7 +151,7 @@ def _with_kernels(proto: Any, module: Any, machine: Target) -> tuple[Any, Mappin
             return use_rules(lower(module, machine), machine, "auto")
         except MemoryError:
             raise
-        except Exception:  # of TVM, which has many classes of them
+        except Exception:  # TVM has many classes of errors
             continue
     return relax.transform.DeadCodeElimination()(module), {}
 

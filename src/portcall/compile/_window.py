@@ -2,7 +2,7 @@
 """Depthwise convolutions and pooling: each channel by itself, so that vectors run over channels.
 
 A tile is some pixels of a row by one vector. Taps are treated as in ``_convolution``: rows by the bounds of a loop,
-columns by code of their own for the tiles at the borders. Where channels do not fill the last vector, it overlaps the
+columns by special code for the tiles at the borders. Where channels do not fill the last vector, it overlaps the
 one before.
 """
 

@@ -19,7 +19,7 @@ from portcall.farm._hub import DeposedError, Log
 
 MOST_BODY = 1 << 20
 COOKIE = "portcall-farm"
-_MOST_GUEST_BODY = 16 << 10  # of who has no token: forms, pairing codes
+_MOST_GUEST_BODY = 16 << 10  # bytes from a client without a token: forms, pairing codes
 _REQUEST_PATIENCE = 20.0  # seconds for a whole request, body included, from its first byte
 _IDLE = 120.0  # seconds between two requests
 _GUEST_IDLE = 10.0
@@ -44,7 +44,7 @@ class Connection(web.RequestHandler):
             keepalive_timeout=_IDLE,
             access_log=None,  # type: ignore[arg-type]
             lingering_time=_LINGER,
-            auto_decompress=False,  # a few bytes would be a thousand times as many; nobody sends such
+            auto_decompress=False,  # a few bytes would be a thousand times as many; no client sends such
         )
         self.guest = guest
         self._log = log

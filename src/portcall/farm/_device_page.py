@@ -19,7 +19,7 @@ _HEADERS = {
     "Content-Security-Policy": "default-src 'self'; script-src 'self' 'wasm-unsafe-eval'; style-src 'unsafe-inline'; "
     "img-src data:; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
-    # Pages that nobody else shares a process with get a clock of 5 us instead of 100, where they are secure contexts.
+    # Pages that share a process with no other page get a clock of 5 us instead of 100, where they are secure contexts.
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Embedder-Policy": "require-corp",
     "Referrer-Policy": "no-referrer",

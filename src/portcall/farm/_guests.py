@@ -26,10 +26,10 @@ class Guests:
         self.most = max(1, min(_MOST, descriptors // 4))
         self.most_each = max(1, min(_MOST_EACH, descriptors // 8))
         self._last = descriptors - min(_RESERVE, descriptors // 8)
-        self._of: dict[str, dict[Guest, None]] = {}  # by where they come from, the first first
-        self._idle: dict[Guest, None] = {}  # who may be here, but wants nothing now
+        self._of: dict[str, dict[Guest, None]] = {}  # guests by where they come from, the oldest first
+        self._idle: dict[Guest, None] = {}  # guests that want nothing now
         self._count = 0
-        self._going = 0  # who were told to go, and whose descriptors are not free yet
+        self._going = 0  # guests that were told to go, whose descriptors are not free yet
 
     def add(self, guest: Guest) -> None:
         """Let one more in; another one may have to go for it."""

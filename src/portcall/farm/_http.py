@@ -163,7 +163,7 @@ class Pages:
         raise web.HTTPUnauthorized(text=_page.login(self._why_not(token), _wanted(request)), **_AS_PAGE)
 
     def _why_not(self, token: str) -> str:
-        """Return why a token lets nobody see the pages; empty where there is none."""
+        """Return why a token does not open the pages; empty where there is none."""
         caller = self._api.access.caller(token, "page") if token else None
         if caller is not None:
             return f"the token is for the role {caller.role}, which may not look at these pages"
@@ -242,7 +242,7 @@ class Pages:
         return self._page(caller, token, "lease: portcall farm", main)
 
     async def end_lease(self, request: web.Request) -> web.Response:
-        """Release a lease of one's own, or take the place back from another user, with a reason."""
+        """Release the caller's lease, or take the place back from another user, with a reason."""
         _check_origin(request)
         _, token = self._viewer(request)
         command = {"do": request.match_info["do"], "lease": request.match_info["lease"], "user": "page"}

@@ -56,7 +56,7 @@ class Hub:
         watchers: called after each turn with its events.
         counts: figures for Prometheus that the state machine does not know: of a counter's name and its labels.
         store_error: why the last turn was not stored; empty where it was.
-        deposed: a turn could not be written to a store that others write, too; nobody was notified.
+        deposed: a turn could not be written to a store that others write, too; no one was notified.
     """
 
     def __init__(
@@ -263,7 +263,7 @@ class Hub:
         return not self.store_error
 
     def _attempt(self, what: str, act: Callable[[Any], object], value: Any) -> bool:
-        """Call something whose failure is nobody else's; return whether it went well."""
+        """Call something whose failure concerns nothing else; return whether it went well."""
         try:
             act(value)
         except Exception as error:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The records as they were at the end of the last whole turn: what is stored, and what a failed turn goes back to.
 
-A turn is whole once everything that it has changed is text that can be stored. Nothing of it is stored, and nobody is
-notified, before. One that fails leaves nothing behind, at whatever point it does.
+A turn is whole once everything that it has changed is text that can be stored. Nothing of it is stored, and no one is
+notified, before. One that fails leaves nothing, at whatever point it does.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The farm's log: the process that writes the log of servers writes this one, too, so nobody waits for its reader."""
+"""The farm's log. The process that writes servers' logs writes it, too, so the farm never waits for a reader."""
 
 from __future__ import annotations
 

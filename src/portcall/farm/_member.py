@@ -30,7 +30,7 @@ _CONNECT_TIMEOUT = 5.0
 class Standby(Port):
     """Passes each connection on to the process that leads, with the address of the peer in front.
 
-    What was passed on already it does not pass on again, and it closes what comes while nobody leads: peers try again.
+    What was passed on already it does not pass on again. It closes what comes while no process leads: peers try again.
 
     Parameters:
         leader: the process that leads.

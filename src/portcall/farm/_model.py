@@ -23,7 +23,7 @@ USABLE: tuple[Health, ...] = ("good", "unknown", "suspect")
 CLASSES: tuple[Class, ...] = ("urgent", "normal", "batch")
 MOST_PRIORITY = 10.0  # and the same below zero
 _MOST = 1e300  # beyond it, sums are no numbers any more
-_HALVES = re.compile("[\ud800-\udfff]")  # of pairs, which are no text
+_HALVES = re.compile("[\ud800-\udfff]")  # halves of surrogate pairs are no text
 
 Record = TypeVar("Record", bound="Stored")
 

@@ -136,7 +136,7 @@ class Port:
             except (BlockingIOError, ConnectionAbortedError):
                 return
             except OSError as error:
-                if self.guests.dismiss_one():  # whose descriptor is free soon
+                if self.guests.dismiss_one():  # its descriptor is free soon
                     return
                 self._log("overload", f"cannot accept a connection: {error}; trying again in {_PAUSE:g} s")
                 self._loop.remove_reader(self._socket.fileno())
@@ -186,7 +186,7 @@ class Port:
                 ssl=self._tls if guest.secure else None,
                 ssl_handshake_timeout=self._patience if guest.secure else None,
             )
-        except (OSError, TimeoutError, asyncio.TimeoutError) as error:  # of this peer: it left, or does not speak TLS
+        except (OSError, TimeoutError, asyncio.TimeoutError) as error:  # this peer left, or does not speak TLS
             sock.close()
             self._log("refused", f"a connection of {guest.address} ended before it said anything: {error}")
             error.__traceback__ = None  # its frames have a future that has it: all of TLS would stay for long

@@ -3,7 +3,7 @@
 
 The rank is the moment at which a request counts as having come: its arrival, earlier for its class and priority, later
 for the recent use of its user and for each request that the same user has waiting already. The smallest rank is served
-first. It never changes while a request waits, so a decision looks at the heads of lines only, and nobody starves: a
+first. It never changes while a request waits, so a decision looks at the heads of lines only, and no one starves: a
 request that came long enough ago is before every new one.
 """
 
@@ -214,7 +214,7 @@ class Queue:
     def unmet(self, line: Line, places: Collection[Place]) -> list[Clause] | None:
         """Return the clauses of a line that none of these places meets; None where it allows none of them.
 
-        There may be none, also where looking would take long: nobody else is to wait for that.
+        There may be none, also where looking would take long: no one else is to wait for that.
         """
         if line.unmet[0] != self._changes:
             known = [place.facts for place in places if line.allows(place)]
@@ -223,7 +223,7 @@ class Queue:
         return line.unmet[1]
 
     def _rest(self, name: Name) -> None:
-        """Keep a line that nobody is in; where those are many, the one goes that has been so for longest."""
+        """Keep an empty line; where those are many, the one goes that has been so for longest."""
         self._idle[name] = None
         if len(self._idle) > _KEPT_LINES:
             name = next(iter(self._idle))

@@ -5,7 +5,7 @@ One process leads: it has the state and decides. The others pass connections on 
 it is gone. Who leads is said by a key that expires, and that key is not trusted: each turn is one script, which writes
 only where the key ``number`` has what this process wrote last. It is a random word for each time that somebody takes
 over, with the number of the turn. So what a process decides after another has taken over, or after Redis has lost or
-forgotten anything, is refused whole, and nobody is notified: two processes never give one place to two people.
+forgotten anything, is refused whole, and no one is notified: two processes never give one place to two people.
 
 A script of Redis that fails in the middle leaves what it has written. So each looks at all that can fail first.
 """
@@ -106,7 +106,7 @@ return 1
 """
 )
 # Arguments: the greatest and the smallest number of an event, how many to look at, how many to return; then what each
-# of them must have in its text. Thousands of events that nobody asked for would take a second to come and to be read.
+# of them must have in its text. Thousands of events that were not asked for would take a second to come and to be read.
 _FIND = """
 local found, last, left = {}, ARGV[1], tonumber(ARGV[3])
 while left > 0 do
@@ -146,7 +146,7 @@ class RedisStore:
 
     Raises:
         ValueError: no address of Redis is like that.
-        StoreError: nobody answers there.
+        StoreError: no server answers there.
         OSError: what is there is of a later version.
     """
 
@@ -199,7 +199,7 @@ class RedisStore:
     # ---- Who leads ----
 
     def lead(self) -> bool:
-        """Take over where nobody leads; return whether this process does now. It is to read all, and then to ``beat``.
+        """Take over where no process leads; return whether this one does now. It is to read all, and then to ``beat``.
 
         Raises:
             StoreError: Redis does not answer.
@@ -241,7 +241,7 @@ class RedisStore:
         self._redis.close()
 
     def backup(self) -> tuple[str, int]:
-        """Refuse: Redis has backups of its own. Raises: Refused."""
+        """Refuse: Redis has its own backups. Raises: Refused."""
         raise Refused("this farm keeps everything in Redis: back up Redis, by its BGSAVE", "invalid")
 
     def clock(self) -> float:

@@ -34,7 +34,7 @@ MOST_KEY = 600  # characters: a link to the page of its place is 8190 bytes at m
 CLIENT_PATIENCE = 600.0  # seconds for which a client with a plain key waits
 HELLO_PATIENCE = 10.0
 _HEAD = 8
-_MATCH_KEY = re.compile(":[0-9a-f]{32}$")  # as the farm makes them; one that nobody waits for is no plain key
+_MATCH_KEY = re.compile(":[0-9a-f]{32}$")  # as the farm makes them; one that no client waits for is no plain key
 _numbers = itertools.count(1)
 
 

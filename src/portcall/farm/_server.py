@@ -119,7 +119,7 @@ class Server:
 
     Parameters:
         options: its settings.
-        store, listener, secret: of one of several processes; by default it has a store and a socket of its own.
+        store, listener, secret: of one of several processes; by default it makes its own store and socket.
         log: where it says what happens; by default nowhere.
 
     Raises:

@@ -28,7 +28,7 @@ def shown_store(store: str) -> str:
     if not found:
         return re.sub(r".*:.*@", "…@", store)
     place, _, more = re.sub("[?#]", "\0", rest).partition("\0")
-    if "@" in more:  # nobody can tell where the password ends
+    if "@" in more:  # where the password ends is not clear
         return f"{scheme}://…"
     return f"{scheme}://{place.rpartition('@')[2]}"
 
@@ -37,7 +37,7 @@ def host_of(url: str) -> str:
     """Return the host that an address of HTTP names.
 
     Raises:
-        ValueError: it is no such address, or nobody can be called like that. The message does not repeat the address.
+        ValueError: it is no such address, or no host can be called like that. The message does not repeat the address.
     """
     try:
         parts = urlsplit(url)
@@ -45,6 +45,6 @@ def host_of(url: str) -> str:
         if parts.scheme in ("http", "https") and parts.port != 0 and re.fullmatch(r"[\w.:%-]+", host):
             host.encode("idna")
             return host
-    except ValueError:  # of the port, of brackets, of a label that is empty or too long
+    except ValueError:  # a wrong port or bracket, or a label that is empty or too long
         pass
     raise ValueError("it must be an address such as https://host/path")

@@ -31,7 +31,7 @@ class HasDescriptor(Protocol):
 
 
 class Stall:
-    """A sink that takes nothing for now, so nobody reads its source, and nobody would notice that that has gone.
+    """A sink that takes nothing for now, so its source is not read, and its end would not be noticed.
 
     Parameters:
         source: None where it is known to have gone.
@@ -67,7 +67,7 @@ class Stall:
 
 
 class Pipes:
-    """Pipes that nobody uses now."""
+    """Pipes that are not in use."""
 
     def __init__(self) -> None:
         self._free: list[tuple[int, int]] = []

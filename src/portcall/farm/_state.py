@@ -429,7 +429,7 @@ class State(Records):
         return self._say("offer", lease, place)
 
     def new_match_key(self, place: Place, lease: Lease) -> str:
-        """Return a match key that nobody guesses, beginning with a key of the place as TVM's ends expect it."""
+        """Return a match key that cannot be guessed, beginning with a key of the place as TVM's ends expect it."""
         first = lease.want.partition("?")[0]
         first = first.partition("&")[0].strip()
         key = first if first in place.keys else place.keys[0]
@@ -604,7 +604,7 @@ class State(Records):
             return self.queue.enter(lease)
         lease.expires = max(lease.expires, self.now) + grace if lease.expires else 0
         lease.claimed = True
-        lease.match_key = ""  # nobody knows whether its holder has used it: the next session gets another
+        lease.match_key = ""  # whether its holder has used it is not known: the next session gets another
         self._held[lease.payer] = self._held.get(lease.payer, 0) + 1
         self.changed[lease] = None
         return self._arm(lease)

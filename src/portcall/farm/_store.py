@@ -38,10 +38,10 @@ CREATE TABLE IF NOT EXISTS damaged (kept TEXT NOT NULL, name, value, why TEXT NO
 FORMAT = 1
 _MOST_EVENTS = 1_000_000
 _TRIM_EVERY = 10_000
-_LOG_PAGES = 4000  # of 4 KiB in the write-ahead log, whose records go to the file then, with what the disk needs
+_LOG_PAGES = 4000  # of 4 KiB; a write-ahead log with more is written to the file
 
 
-_COPIED_PAGES = 256  # of a backup at a time, for which the farm waits
+_COPIED_PAGES = 256  # copied at a time for a backup, while the farm waits
 _COPY_PAUSE = 0.005
 
 
@@ -129,7 +129,7 @@ class Store:
             if self._closing:
                 raise StoreError("the farm is about to stop")
 
-        for old in (path, path + "-journal"):  # of a farm that was killed
+        for old in (path, path + "-journal"):  # a killed farm left them
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(old)
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
@@ -203,7 +203,7 @@ class Store:
             if self._since_trim >= _TRIM_EVERY:
                 self._since_trim = 0
                 db.execute("DELETE FROM events WHERE number <= (SELECT max(number) FROM events) - ?", (_MOST_EVENTS,))
-            if not events or events[-1].time != now:  # which ``time`` looks at, too
+            if not events or events[-1].time != now:  # ``time`` looks at it, too
                 self._set_fact("now", now)
             if use is not None:
                 self._set_fact("use", use)

@@ -208,7 +208,7 @@ class Tracker(asyncio.Protocol):
     def _pending(self) -> list[str]:
         """Return the match keys that this connection's servers are to keep."""
         kept = []
-        proxies = str(self.info.get("key", "")).startswith("server:proxy[")  # which polls during sessions, too
+        proxies = str(self.info.get("key", "")).startswith("server:proxy[")  # a proxy polls during sessions, too
         with self._hub.turn() as state:
             for id in self._places:
                 place = state.places.get(id)
@@ -231,7 +231,7 @@ class Tracker(asyncio.Protocol):
                 host, port = route(place, self._transport)
                 self._send([0, [host, port, words(place, lease)], {"lease": lease.id, "place": place.id}])
                 self._requests[lease.id] = True
-            except Exception:  # it would wait for ever
+            except Exception:  # its client would wait forever
                 self._transport.abort()
                 raise
         elif effect.what == "ended" and not self._requests.pop(lease.id):

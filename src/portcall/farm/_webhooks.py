@@ -2,7 +2,7 @@
 """Tells other programs, by HTTP, what people should know at once.
 
 Each message is a POST with a JSON object: ``what``, ``text``, and ``place``, ``key`` or ``lease``. It is sent again, a
-few times, where nobody takes it. Each receiver has a queue and a task of its own: none waits for another.
+few times, where a receiver does not take it. Each has its own queue and task: none waits for another.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class GraphBuilder:
     """Builds a graph.
 
     Parameters:
-        device: where values are that are given no device of their own, such as ``"cuda"``; only its kind counts. A
+        device: where values are for which no device is given, such as ``"cuda"``; only its kind counts. A
             graph of one device needs none: it runs on whatever device its executor is given.
 
     Attributes:

@@ -136,7 +136,7 @@ def missing_kernels(graph: Graph, library: LibraryReport) -> dict[str, str] | No
             calls.setdefault(node.function, node.name)
     elsewhere = any(module.kind != "_lib" for module in library.modules)
     elsewhere = elsewhere or any(not dependency.of_system for dependency in library.needed)
-    hidden = library.abi != "modern" and any(name.startswith("_") for name in calls)  # which are not listed
+    hidden = library.abi != "modern" and any(name.startswith("_") for name in calls)  # such names are not listed
     return None if calls and (elsewhere or hidden) else calls
 
 

@@ -2,7 +2,7 @@
 """A picture of a graph: SVG that a browser shows and scrolls, the same bytes for the same graph.
 
 The layout is that of layers, as Sugiyama, Tagawa and Toda described it (1981): a node lies below all that it reads;
-long edges pass each layer in a place of their own; a few sweeps order the layers by the means of neighbours, and then
+long edges pass each layer in their own place; a few sweeps order the layers by the means of neighbours, and then
 place them, each layer as close to its neighbours as the order allows (isotonic regression by pooling adjacent
 violators). Time grows with nodes and edges. An edge across many layers is not drawn: the reader names its source, and
 links to it.
@@ -210,7 +210,7 @@ class _Picture:
                 for box in layer:
                     near = self._beside(box, down)
                     means[box] = sum(place[other] for other in near) / len(near) if near else place[box]
-                layer.sort(key=means.__getitem__)  # which keeps the order of equals
+                layer.sort(key=means.__getitem__)  # sort keeps the order of equals
                 number(layer)
 
     def _place(self, layers: list[list[int]]) -> None:

@@ -88,7 +88,7 @@ class SessionMemory:
 
     def staged(self, index: int, tensor: Any) -> Any:
         """Return a tensor of the server with the elements, which is used again for the same input."""
-        stage = None if is_remote(tensor) else self._stages.pop(index, None)  # another thread makes one of its own
+        stage = None if is_remote(tensor) else self._stages.pop(index, None)  # another thread makes its own
         if stage is None:
             stage = self.sent(tensor)
         else:
@@ -116,7 +116,7 @@ class SessionMemory:
             if is_remote(tensor):  # it is there already
                 places.append(tensor)
                 continue
-            compact = host_tensor(tensor)  # which must live while its bytes are read
+            compact = host_tensor(tensor)  # it must live while its bytes are read
             bytes_of(packed)[offset : offset + compact.nbytes] = bytes_of(compact)
             places.append((list(compact.shape), compact.dtype, offset))
         there, view = self.sent(packed), get_global_func("portcall.rpc.View")

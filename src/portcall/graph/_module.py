@@ -288,7 +288,7 @@ class GraphModule:
                 progress(done, total)
 
     def share_params(self, other: GraphModule | Module, params: Blob | None = None) -> None:
-        """Use the parameters of another executor, in its memory, instead of parameters of our own.
+        """Use the parameters of another executor, in its memory, instead of separate ones.
 
         Parameters:
             other: an executor of the same process or session.

@@ -368,7 +368,7 @@ def host_tensor(value: Any) -> portcall.Tensor:
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """Write a file that takes its place when it is complete.
 
-    Where the file system can do that it has no name before, so that a process that is killed leaves nothing behind.
+    Where the file system can do that it has no name before, so that a killed process leaves no file.
     Errors of the system name it.
     """
     try:

@@ -2,7 +2,7 @@
 """Where each value of a graph lies in memory, and the plan: the bytes that the core runs, as docs/graph.md has them.
 
 A *slot* is a piece of memory that buffers (see _storage) share over time. Slots lie in one arena for each device, at
-multiples of 64 bytes; those of placeholders have memory of their own.
+multiples of 64 bytes; those of placeholders have separate memory.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ class Slot:
 
     Attributes:
         device: the arena's number.
-        own: whether it is memory of its own, a placeholder's, and not a part of the arena.
+        own: whether it is separate memory, a placeholder's, and not a part of the arena.
         storage_id: what the graph calls it, or None.
-        offset: where it begins in the arena, in bytes; 0 for memory of its own.
+        offset: where it begins in the arena, in bytes; 0 for separate memory.
         nbytes: its size.
     """
 
@@ -126,7 +126,7 @@ def _given(graph: Graph, buffers: Buffers) -> Plan:
 
 
 def _arranged(graph: Graph, buffers: Buffers, share: bool) -> Plan:
-    """Give every buffer a slot of its own, at an offset where nothing else is live at the same time."""
+    """Give every buffer its own slot, at an offset where nothing else is live at the same time."""
     offsets = dict.fromkeys(buffers.placeholders, 0)
     ends = []
     for device in range(len(buffers.devices)):

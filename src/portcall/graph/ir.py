@@ -272,7 +272,7 @@ def to_graph(graph: Graph) -> _spec.Graph:
     results = tuple([firsts[numbers[value.node]] + value.index for value in checked.outputs])
     inputs = tuple([numbers[node] for node in checked.inputs])
     made = _spec.Graph(tuple(nodes), tuple(values), inputs, results, columns, extra, metadata)
-    return _spec.Graph.from_json(made.to_json())  # which checks every number of it
+    return _spec.Graph.from_json(made.to_json())  # from_json checks every number
 
 
 def to_json(graph: Graph) -> str:

@@ -38,7 +38,7 @@ PREFIX = "__tvm_ffi_"
 SPECIAL_PREFIX = "__tvm_ffi__"  # of what belongs to the compiler
 SPECIAL = re.compile(SPECIAL_PREFIX + "(?!_)")  # a function's own name may begin with underscores
 ENTRY = "main"
-# Blobs that a loader reads, by era. TVM 0.21 had names of its own, and functions without a prefix.
+# Blobs that a loader reads, by era. TVM 0.21 had other names, and functions without a prefix.
 MODERN_BLOBS = {"__tvm_ffi__library_bin": _embedded.read_modern, "__tvm_ffi_library_bin": _embedded.read_classic}
 CLASSIC_BLOB = "__tvm_dev_mblob"
 CLASSIC_ENTRY = "__tvm_main__"

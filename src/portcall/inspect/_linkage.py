@@ -80,7 +80,7 @@ class Linkage:
             for name, place in found:
                 if place is not None and place not in self.opened:
                     self.opened.add(place)
-                    if not is_loaded(name):  # which has all that it needs
+                    if not is_loaded(name):  # a loaded library has all that it needs
                         elf = elf_of(place)
                         folders = search_folders(place, elf.runpath)
                         left.append(([(each, self.find(each, folders)) for each in elf.needed], name))

@@ -83,7 +83,7 @@ class Needs:
         abi: how its functions are called: one of ``ABIS``, or ``plain``.
         needed, runpath: the libraries that it asks for, and the folders in which to look first.
         versions: for each library, the versions of its symbols that are asked for.
-        contexts: variables of its own that a loader fills.
+        contexts: its variables that a loader fills.
         symbols: what others must provide.
     """
 

@@ -91,7 +91,7 @@ def with_size(file: ElfFile, data: Buffer, symbol: Symbol) -> Symbol:
         return symbol
     try:
         size = int.from_bytes(file.content(data, replace(symbol, size=8)), "little")
-    except ElfError:  # whoever reads the table sees that
+    except ElfError:  # reading the table shows that
         return symbol
     return replace(symbol, size=8 + size)
 

@@ -300,7 +300,7 @@ def _refuse_to_hide(cls: type, names: Sequence[str]) -> None:
 
 
 def _make_class(cls: Any, key: str, index: int, scope: Mapping[str, Any] | None = None) -> Any:
-    """Make the class that stands for a type: without a dictionary of its own, with an attribute for each field.
+    """Make the class that stands for a type: without a dictionary, with an attribute for each field.
 
     Parameters:
         scope: what annotations may name beside the globals of their module; None when C++ defined the type.

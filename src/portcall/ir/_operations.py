@@ -221,7 +221,7 @@ def _key_of(type: type[Object] | str | None) -> str:
     if key is None:
         raise TypeError(f"type is a registered class or its key, got {type!r}")
     if key and _core.type_index_of(key) < 0:
-        library()  # which describes some
+        library()  # it describes some
         if _core.type_index_of(key) < 0:
             raise unknown_type(key)
     return str(key)

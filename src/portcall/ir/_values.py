@@ -47,7 +47,7 @@ def hash_of(value: Any) -> int:
     """Return a hash that is the same for equal values. It changes with the value.
 
     Raises:
-        TypeError: a type with an equality of its own (``__ffi_eq__``, ``__ffi_compare__``) and no ``__ffi_hash__``.
+        TypeError: a type with its own equality (``__ffi_eq__``, ``__ffi_compare__``) and no ``__ffi_hash__``.
         ValueError: an object that contains itself.
     """
     return _hash(value, {})
@@ -65,7 +65,7 @@ class _Pair:
 
 
 class _Comparison:
-    """Compares each pair of objects once, whatever holds them. The pairs at work are on a stack of its own."""
+    """Compares each pair of objects once, whatever holds them. The pairs at work are on its own stack."""
 
     def __init__(self) -> None:
         self._pairs: dict[tuple[bool, int, int], _Pair] = {}  # that are equal, as far as they have been compared

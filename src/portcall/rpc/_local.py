@@ -24,7 +24,7 @@ _LOCAL_FUNCTIONS = (
 
 
 class LocalSession(Session):
-    """This process as a session: the same interface without a wire, with a directory of its own for files.
+    """This process as a session: the same interface without a wire, with its own directory for files.
 
     Parameters:
         expose: patterns of the global functions that it offers.

@@ -52,7 +52,7 @@ class PopenSession(Session):
             number = str(theirs.fileno())
             command = [sys.executable, "-c", _CHILD] if binary is None else [os.fspath(binary)]
             try:
-                # A process group of its own: Ctrl-C is for us, and we end it.
+                # A separate process group: Ctrl-C is for us, and we end it.
                 self._child = subprocess.Popen([*command, number, number, *filter(None, [self._directory])],
                                                pass_fds=[theirs.fileno()], start_new_session=True)  # fmt: skip
             except BaseException:

@@ -161,7 +161,7 @@ class Replay:
                 if code_of(request) == _SHUTDOWN:
                     return
                 for ours, frame in _answer(request, recording.exchanges):
-                    if ours and next(requests) != frame:  # of a callback
+                    if ours and next(requests) != frame:  # the answer of a callback
                         client.sendall(_refusal("answer of a callback"))
                         return
                     if not ours and (code_of(frame) != _OUTPUT or "output" in features):

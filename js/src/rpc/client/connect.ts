@@ -111,7 +111,7 @@ class Deadline {
 
   done(): void {
     clearTimeout(this.#timer);
-    if (!this.signal.aborted) this.#controller.abort(); // removes the listener; nobody listens any more
+    if (!this.signal.aborted) this.#controller.abort(); // removes the listener
   }
 }
 

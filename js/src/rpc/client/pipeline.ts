@@ -157,7 +157,7 @@ export class Pipeline implements FrameHandler {
     return this.#handle++;
   }
 
-  /** Send a request that gives something back, in front of the next one. Its answer is nobody's concern. */
+  /** Send a request that gives something back, in front of the next one. Its answer is ignored. */
   free(code: number, body: (writer: Writer) => void): void {
     if (this.#ended) return;
     this.#frees.push((writer) => {
@@ -182,7 +182,7 @@ export class Pipeline implements FrameHandler {
     });
   }
 
-  /** Where the next request is written: behind the frees that wait for it. */
+  /** Where the next request is written: after the frees that wait for it. */
   #begin(): Writer {
     if (!this.#output) queueMicrotask(() => this.#flush());
     this.#output ??= new Writer();
@@ -249,7 +249,7 @@ export class Pipeline implements FrameHandler {
       onOutput(text, stream);
     } catch (error) {
       queueMicrotask(() => {
-        throw error; // of whom listens, not of the session
+        throw error; // an error of the listener, not of the session
       });
     }
   }

@@ -287,7 +287,7 @@ export class RemoteTensor extends Proxied {
   readonly dtype: DataType;
   readonly device: Device;
   readonly #wire: WireTensor;
-  readonly #base: RemoteTensor | undefined; // whose memory this shows
+  readonly #base: RemoteTensor | undefined; // this shows its memory
 
   /** @internal */
   constructor(owner: Owner, wire: WireTensor, free?: () => void, base?: RemoteTensor) {

@@ -222,7 +222,7 @@ export async function askCopyLimit(pipeline: Pipeline): Promise<number> {
     (reader) => handleIn(expectValues(reader, 1)[0]),
   );
   if (!handle) return Number.MAX_SAFE_INTEGER;
-  const owner = { pipeline } as Owner; // of which a call without arguments needs no more
+  const owner = { pipeline } as Owner; // a call without arguments needs no more of it
   const limit: unknown = await callHandle(owner, handle, []);
   pipeline.free(Code.FreeHandle, (writer) => writeSequence(writer, [new Pointer(handle)], "request"));
   const least = copyHeadBytes(MAX_DIMENSIONS) + 1;

@@ -52,7 +52,7 @@ def _class_over(base: Any) -> type[errors.RemoteError]:
     if issubclass(errors.RemoteError, base):
         return errors.RemoteError
     kind = base.__name__
-    with contextlib.suppress(Exception):  # one with a layout, or with arguments, of its own
+    with contextlib.suppress(Exception):  # one with another layout, or other arguments
         body = {"__module__": "portcall.errors", "__reduce__": _reduce, "__str__": BaseException.__str__}
         made = type("RemoteError", (errors.RemoteError, base), body)
         made("a message", peer="", kind=kind)

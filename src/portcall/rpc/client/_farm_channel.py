@@ -27,7 +27,7 @@ _PIECE = 256 << 10
 
 
 class FarmChannel:
-    """Asks a farm. Threads may share it: each has a connection of its own.
+    """Asks a farm. Threads may share it: each has its own connection.
 
     Parameters:
         address: ``host:port``; the port may be left out. A farm of several processes has several, separated by commas.
@@ -185,7 +185,7 @@ class FarmChannel:
             answer = json.loads(data)
         except (ValueError, RecursionError):
             answer = None
-        if not isinstance(answer, dict) or (status == 401 and answer.get("reason") != "token"):  # of a proxy before it
+        if not isinstance(answer, dict) or (status == 401 and answer.get("reason") != "token"):  # a proxy answered
             text = f"{peer} is not a farm, or needs TLS: it answered with status {status}"
             hint = "give the certificate of the farm, where it speaks TLS: PORTCALL_FARM_CA, or TLSOptions(ca=)"
             raise ConnectError(text, peer=peer, reason="farm-tls", hint=hint)

@@ -113,7 +113,7 @@ def object_problems(source: Path | memoryview, suffix: str, machine: Machine) ->
             build = read_build(start)
             if build != machine.build:
                 yield f"{name} is made for {build} and that machine is {machine}: {compile_for(machine.target)}"
-    except Exception as error:  # each way to compress an archive has errors of its own
+    except Exception as error:  # each way to compress an archive has its own errors
         yield f"it cannot be read: {error}"
 
 

@@ -3,7 +3,7 @@
 
 Nothing waits here: what a client has sent is read as far as it goes, and never more than the handshake has, since the
 rest is for the session. With TLS a connection gets its pump at its first byte, and then its bytes are read in clear.
-Where there is a token the proof comes first and the queue second: nobody waits behind a stranger.
+Where there is a token the proof comes first and the queue second: no client waits for a stranger.
 """
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ class Admission:
                 self._take(connection, data)
         except BlockingIOError:
             pass
-        except (ConnectionError, TimeoutError):  # of the network
+        except (ConnectionError, TimeoutError):  # the network failed
             self._owner.on_client_gone(connection)
 
     def _missing(self, connection: Connection) -> int:
@@ -407,6 +407,6 @@ class Admission:
         Raises:
             OSError: it does not fit.
         """
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # its end is an event of its own
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # its end is another event
             if connection.stream.send(data, socket.MSG_DONTWAIT) < len(data):
                 raise OSError("the client takes no answer")

@@ -149,7 +149,7 @@ class Agent:
         self._log = log
         self._stopping = threading.Event()
         self._lock = threading.Lock()
-        self._hooks = threading.Lock()  # of who runs the hooks of this place now: one after the other
+        self._hooks = threading.Lock()  # held while hooks of this place run: one after the other
         self._fence = 0
         self._over = 0  # the farm has ended the leases up to this fence
         self._sessions: dict[str, int] = {}  # fences

@@ -154,7 +154,7 @@ class Cleanup:
     # ---- Directories ----
 
     def delete(self, directory: str) -> None:
-        """Have a directory deleted by a process of its own: it may hold a million files."""
+        """Have a directory deleted by a separate process: it may hold a million files."""
         self._directories.delete(directory)
 
     def _remove(self, directory: str) -> None:

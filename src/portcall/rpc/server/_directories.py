@@ -153,12 +153,12 @@ def _move(name: str, parent: int, new_name: str, new_parent: int) -> None:
 
 
 def main() -> None:
-    """Carry out orders until nobody can give any more, and then what is left of them.
+    """Carry out orders until no more can come, and then what is left of them.
 
     The only argument is the descriptor of a socket. Orders are ``DIRECTORY_ORDERS``, reports ``DIRECTORY_REPORTS`` in
     ``_messages``, one a packet.
     """
-    for number in (signal.SIGINT, signal.SIGTERM):  # which stop the server, and its end is ours
+    for number in (signal.SIGINT, signal.SIGTERM):  # they stop the server, and its end is ours
         signal.signal(number, signal.SIG_IGN)
     os.nice(10)
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -188,7 +188,7 @@ def _work(link: socket.socket, orders: queue.SimpleQueue[_Order | None]) -> None
             report = {"message": "DirectoryCounted", "directory": directory, "nbytes": nbytes}
         else:
             delete_tree(directory)
-        with contextlib.suppress(OSError):  # nobody listens any more
+        with contextlib.suppress(OSError):  # the supervisor has gone
             link.send(json.dumps(report).encode())
 
 

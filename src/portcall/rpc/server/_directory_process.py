@@ -26,7 +26,7 @@ FINISH_TIMEOUT = 3.0  # seconds for what is left to be deleted at the end of the
 
 
 class DirectoryProcess:
-    """Deletes and counts directories in a process of its own: a disk may be slow, and a directory have a million files.
+    """Deletes and counts directories in a separate process: a disk may be slow, and a directory have a million files.
 
     A process that ends is started again, with the orders that it had; where that fails, at the next order.
 

@@ -147,7 +147,7 @@ class _Unnamed:
     """Files that were kept and are large: their digests are found in the background, before anyone asks for them."""
 
     def __init__(self) -> None:
-        self._paths: queue.SimpleQueue[str] = queue.SimpleQueue()  # of which one at a time is open
+        self._paths: queue.SimpleQueue[str] = queue.SimpleQueue()  # one of them at a time is open
         self._naming: Background | None = None
 
     def add(self, path: str) -> None:

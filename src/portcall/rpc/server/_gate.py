@@ -93,14 +93,14 @@ class Gate:
         self._report_ended()
 
     def _close(self, fence: int) -> None:
-        """Let nobody in any more for leases up to a fence, and end their sessions."""
+        """Let no more clients in for leases up to a fence, and end their sessions."""
         self._keys = {key: a for key, a in self._keys.items() if a.fence > fence}
         for connection in list(self._connections):
             if 0 < connection.fence <= fence:
                 self._kill(connection, Ending("lease"))
 
     def admit(self, key: str) -> Admission | None:
-        """Return what a client's key is good for, and forget it; None: nobody may come in with it."""
+        """Return what a client's key is good for, and forget it; None: it lets no one in."""
         self.take_messages()  # what was said about this key was said before the client came
         return self._keys.pop(key, None)
 
@@ -121,7 +121,7 @@ class Gate:
                 self._say(LeaseEnded(fence))
 
     def _say(self, message: Message) -> None:
-        with contextlib.suppress(OSError):  # its end is an event of its own
+        with contextlib.suppress(OSError):  # its end is another event
             self._link.send(message)
 
     def close(self) -> None:

@@ -37,7 +37,7 @@ def run_hook(command: str, limit: float, variables: Mapping[str, str]) -> str:
         try:
             said = _last_words(process.stdout, until)
             process.wait(max(0.0, until - time.monotonic()))
-        except (TimeoutError, subprocess.TimeoutExpired):  # what has left its group may have its output for ever
+        except (TimeoutError, subprocess.TimeoutExpired):  # what has left its group may keep its output open forever
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             return f"{command!r} took longer than {limit:g} s"

@@ -82,7 +82,7 @@ def _listen_unix(path: str) -> tuple[socket.socket, Address]:
 
 
 def _remove_stale(path: str) -> None:
-    """Delete a socket that a server left behind; one that somebody listens on stays."""
+    """Delete a socket that a killed server left; one on which a server listens stays."""
     with contextlib.suppress(FileNotFoundError), socket.socket(socket.AF_UNIX) as probe:
         if not stat.S_ISSOCK(os.lstat(path).st_mode):
             raise OSError(errno.EEXIST, f"cannot listen on {path}: there is a file of that name")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The server's log on standard error: lines for people, or one JSON object a line for programs.
 
-A process of its own writes it (``_log_writer``), and what the sessions write. So nobody waits for its reader.
+A separate process writes it (``_log_writer``), and what the sessions write. So the server never waits for a reader.
 """
 
 from __future__ import annotations

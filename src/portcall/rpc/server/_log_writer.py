@@ -25,7 +25,7 @@ MOST_LINES = 2000  # that wait; text of sessions takes half of them at most
 MOST_BYTES = 32 << 10  # of a line; what is longer is cut into several
 AGAIN = 1.0  # seconds until it writes again after an error
 LAST_WORDS = 2.0  # seconds for what is left to be written once the server has ended
-END = b"\0"  # instead of a line: the server has stopped in order, and nobody will write any more
+END = b"\0"  # instead of a line: the server has stopped in order, and no more comes
 _CHUNK = 64 << 10
 
 
@@ -136,7 +136,7 @@ class Output:
         return bool(data)
 
     def drain(self, until: float) -> None:
-        """Take what comes until then, or until nobody can write any more."""
+        """Take what comes until then, or until no more can come."""
         while select.select([self], [], [], max(0.0, until - time.monotonic()))[0] and self.read():
             pass
         if self._rest:

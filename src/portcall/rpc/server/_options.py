@@ -37,7 +37,7 @@ _RANGES: dict[str, tuple[float, float]] = {
 class ServerOptions:
     """The options of a server. Durations are seconds, sizes bytes; 0 means no limit unless said otherwise.
 
-    Relative paths are made absolute: sessions have a directory of their own.
+    Relative paths are made absolute: each session has its own directory.
 
     Attributes:
         host: the address to bind.

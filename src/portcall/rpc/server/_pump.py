@@ -46,7 +46,7 @@ def run_pump(start: RunPump, options: ServerOptions) -> int:
     with Link.adopt(start.link) as link:
         try:
             secure = tls_context(options).wrap_socket(client, server_side=True)
-        except OSError as error:  # no TLS, no certificate of its own, or gone
+        except OSError as error:  # no TLS, no certificate of a client, or gone
             link.send(PumpFailed(f"did not manage TLS: {error}"))
             return 0
         certificate = secure.getpeercert(binary_form=True)

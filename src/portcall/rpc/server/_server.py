@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Running a server: in this process, as the command does, or in one of its own, for programs and tests."""
+"""Running a server: in this process, as the command does, or in a separate one, for programs and tests."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def serve(options: ServerOptions, on_ready: Callable[[Address], None], *, progra
 
 
 class Server:
-    """A server in a process of its own; a context manager. It ends with this process, whatever happens; processes that
+    """A server in a separate process; a context manager. It ends with this process, whatever happens; processes that
     are forked from this one may use it, but do not end it.
 
     Takes the options of ``ServerOptions`` by name; by default it takes a free port, and logs nothing::

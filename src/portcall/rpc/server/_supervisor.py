@@ -10,7 +10,7 @@ connections, ``_zygote_process`` keeps the process that starts sessions, ``_log`
 Rules:
 
 * It never waits for a client, a worker, a disk or a reader of the log: whatever takes time is an event with a deadline.
-* It starts a process for nobody who has not been let in; with TLS, for nobody who is silent.
+* It starts no process for a client before it is let in; with TLS, none for one that is silent.
 * It keeps a copy of each connection: the client sees its session's end only after the reason has been noted.
 * A session costs its own client at most; the server continues. So does an error of the supervisor's own.
 """
@@ -131,7 +131,7 @@ class Supervisor:
     def _open_gate(self) -> None:
         if self._options.gate >= 0:
             link = Link.adopt(self._options.gate)
-            adopt = lambda sock: self._admission.adopt(sock)  # noqa: E731  # which is made later
+            adopt = lambda sock: self._admission.adopt(sock)  # noqa: E731  # _admission is made later
             self._gate = Gate(link, self._connections, self.kill, adopt, self._on_program_ended)
             self._loop.watch(self._gate.fileno(), self._gate.take_messages)
 

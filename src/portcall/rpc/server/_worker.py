@@ -4,7 +4,7 @@
 Rules:
 
 * The supervisor has let the client in before this process began, which never has the token or the key of TLS.
-* Whatever runs here may crash, hang or lie: nobody waits for it without a limit.
+* Whatever runs here may crash, hang or lie: every wait for it has a limit.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def run_session(start: StartWorker, options: ServerOptions, patterns: Callable[[
     offered = list(patterns())
     limit_resources(options)
     store = os.path.join(os.path.dirname(start.directory), "contents", start.credential)
-    in_farm = options.gate >= 0  # whose clients are many, who need not trust each other
+    in_farm = options.gate >= 0  # its clients are many, and need not trust each other
     _files.register(os.getcwd(), options.disk_limit, "" if in_farm else store)
     register_object_functions()
     call_hook("tvm.rpc.server.start")
@@ -160,7 +160,7 @@ class EndAfterDeviceFailure:
 
 
 def isolate_process(start: StartWorker) -> None:
-    """Become a process of its own, which ends with its parent, in the session's directory."""
+    """Become a separate process, which ends with its parent, in the session's directory."""
     with contextlib.suppress(PermissionError):
         os.setsid()
     die_with_parent(start.parent)
@@ -274,7 +274,7 @@ def connect_further(
     return connect_without(withheld, url, port, key, constructor_args=further).module
 
 
-# ---- A process of its own -----------------------------------------------------------------------------------------
+# ---- A separate process ------------------------------------------------------------------------------------------
 
 
 def exit_with(session: Callable[[], int]) -> None:

@@ -131,7 +131,7 @@ class Zygote:
         return True
 
     def _look_at_supervisor(self) -> None:
-        """Say it when somebody has stopped the supervisor, which enforces no limit then and lets nobody in."""
+        """Say it when somebody has stopped the supervisor, which enforces no limit then and lets no client in."""
         parent = os.getppid()
         stopped = state_of(parent) in "tT"
         if stopped and not self._supervisor_stopped:

@@ -62,6 +62,6 @@ class Background:
 
     def _run(self) -> None:
         with contextlib.suppress(OSError):
-            if sys.platform == "linux":  # where a thread has a priority of its own
+            if sys.platform == "linux":  # where each thread has a priority
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST_PRIORITY)
             self._task(self._stop)

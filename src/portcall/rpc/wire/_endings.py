@@ -153,14 +153,14 @@ def ending_of(status: int, progress: Progress, kill_reason: Ending | None) -> En
     if code < 0:
         try:
             name = signal.Signals(-code).name
-        except ValueError:  # a real-time signal has no name of its own
+        except ValueError:  # a real-time signal has no name
             name = f"SIG{-code}"
         return Ending("crash", signal=name)
     return Ending("exit", code=code)
 
 
 def told_by(ending: Ending, progress: Progress, rest: str) -> Ending:
-    """Return the ending with what the process said of itself; ``rest`` is text of stderr that nobody had read."""
+    """Return the ending with what the process said of itself; ``rest`` is text of stderr that had not been read."""
     if not ending.kind.told:
         return ending
     lines = (progress.last_words + rest).splitlines()[-_facts.MOST_LINES :]

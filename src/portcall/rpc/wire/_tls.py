@@ -53,7 +53,7 @@ class TLSOptions:
 
 
 def load_certificate(context: ssl.SSLContext, certificate: str, key: str) -> None:
-    """Have TLS show a certificate; an empty ``key`` is in the same file. Nobody is asked for a password."""
+    """Have TLS show a certificate; an empty ``key`` is in the same file. No password is asked for."""
     with naming(certificate, key):
         context.load_cert_chain(certificate, key or None, password="")
 
