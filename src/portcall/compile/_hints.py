@@ -12,7 +12,7 @@ import onnx
 
 from portcall.compile._checks import check_operators
 from portcall.compile._loops import inline_control
-from portcall.compile._model import fix_inputs, inputs_of, likely_shapes, shape_words
+from portcall.compile._model import fix_inputs, inputs_of, likely_shapes, shape_words, with_shapes
 from portcall.compile._rewriting import inputs_behind, value_that_decides
 from portcall.compile._simplify import decompose
 from portcall.errors import ModelError
@@ -83,14 +83,8 @@ def _left(model: Model, shapes: Mapping[str, Sequence[int]]) -> tuple[set[str] |
 
     The inputs are None if that cannot be told.
     """
-    made = onnx.ModelProto()
-    made.CopyFrom(model)
-    for value in made.graph.input:
-        dims = value.type.tensor_type.shape.dim
-        for dim, extent in zip(dims, shapes.get(value.name, ()), strict=False):
-            dim.dim_value = extent
     try:
-        made = inline_control(decompose(inline_control(made)))
+        made = inline_control(decompose(inline_control(with_shapes(model, shapes))))
     except ModelError:
         return None, [], ""
     left = {name for node in made.graph.node if node.op_type == "If" for name in inputs_behind(made, node.input[0])}

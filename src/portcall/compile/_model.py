@@ -225,6 +225,17 @@ def bind_shapes(
     return found
 
 
+def with_shapes(model: Model, shapes: Mapping[str, Sequence[int]]) -> Model:
+    """Return a copy of a model whose inputs have the shapes that are given."""
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    for value in made.graph.input:
+        dims = value.type.tensor_type.shape.dim
+        for dim, extent in zip(dims, shapes.get(value.name, ()), strict=False):
+            dim.dim_value = extent
+    return made
+
+
 def shape_words(shapes: Mapping[str, Sequence[int]]) -> list[str]:
     """Return the options that give inputs their shapes."""
     return [f"--shape {name}={'x'.join(map(str, shape))}" for name, shape in shapes.items()]
@@ -261,14 +272,8 @@ def likely_shapes(model: Model, names: Sequence[str]) -> Iterator[dict[str, list
     for states in (False, True)[: 1 + with_states]:
         for usual in _USUAL:
             found = shapes(*usual, states)
-            tried = onnx.ModelProto()
-            tried.CopyFrom(model)
-            for value in tried.graph.input:
-                dims = value.type.tensor_type.shape.dim
-                for dim, extent in zip(dims, found.get(value.name, ()), strict=False):
-                    dim.dim_value = extent
             try:
-                infer_shapes(tried)
+                infer_shapes(with_shapes(model, found))
             except ModelError:
                 continue
             any_fit = True
