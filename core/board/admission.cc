@@ -197,7 +197,7 @@ void Supervisor::Open(Connection* connection) {
   if (connection->fence) gate_.Send({GateMessage::kOpened, connection->number, connection->fence});
 }
 
-// Gives a connection to a process of its own, which answers the client.
+// Gives a connection to a new process, which answers the client.
 void Supervisor::Fork(Connection* connection, const std::string& reply) {
   const std::string directory = SessionDirectory(base_.path, connection->number);
   const auto fail = [&](const char* what) {
@@ -235,7 +235,7 @@ void Supervisor::Refuse(Connection* connection, const std::string& why, const st
 // What is sent fits into an empty buffer; a client that does not read is its own fault.
 void Supervisor::SendNow(Connection* connection, const std::string& data) {
   const ssize_t n = send(connection->socket.get(), data.data(), data.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
-  const bool gone = n < 0 && (errno == EPIPE || errno == ECONNRESET);  // an event of its own
+  const bool gone = n < 0 && (errno == EPIPE || errno == ECONNRESET);  // that is another event
   PORTCALL_CHECK(gone || n == static_cast<ssize_t>(data.size()), OSError) << "the client takes no answer";
 }
 

@@ -26,7 +26,7 @@ struct Ending {
 };
 
 // `status` is of wait(); `killed` says why the server killed the process, if it did; `rest` is text of stderr that
-// nobody had read.
+// had not been read.
 Ending EndingOf(int status, const Progress& progress, const Ending& killed, const std::string& rest);
 // The frame that tells a client on its connection; empty for none. A portcall client asks for all but the end of its time.
 std::string LastMessage(const Ending& ending, bool portcall, double seconds);

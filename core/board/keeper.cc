@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kCountEvery = 1000;  // milliseconds
 
-// Deletes in a process of its own, which ends with this one: there may be a million files.
+// Deletes in a child process, which ends with this one: there may be a million files.
 void Apart(const std::function<void()>& deletion) {
   const pid_t keeper = getpid(), pid = fork();
   if (pid > 0) return;
@@ -66,7 +66,7 @@ int Keeper::Receive() {
 }
 
 void RunKeeper(const Descriptor& link, KeeperTask task) {
-  signal(SIGCHLD, SIG_IGN);  // children of its own are not waited for
+  signal(SIGCHLD, SIG_IGN);  // its children are not waited for
   Apart([&] { DeleteAbandonedDirectories(task.place); });
   for (const std::string& directory : task.left) DeleteApart(directory);
   for (;;) {

@@ -30,7 +30,7 @@ class Secrets {
   std::string OfSession(int number) const;
   // Sends the farm's token to its agent, and then, in the same message, what tells this server from others of its name.
   void SendToAgent(int link) const;
-  // fork(), but the child knows none of this; nobody can read the memory of one that is `to_know` something.
+  // fork(), but the child knows none of this; no process can read the memory of one that is `to_know` something.
   pid_t Fork(bool to_know = false);
 
  private:

@@ -295,7 +295,7 @@ void Supervisor::OnDeadlines() {
   Restart(&keeper_after_, &Supervisor::StartKeeper);
   Restart(&agent_after_, &Supervisor::StartAgent);
   for (auto next = connections_.begin(); next != connections_.end();) {
-    Connection* connection = (next++)->second.get();  // which may be erased
+    Connection* connection = (next++)->second.get();  // it may be erased
     if (connection->deadline <= 0 || connection->deadline > now) continue;
     const bool serves = connection->state == State::kServing;
     char limit[32];
@@ -391,7 +391,7 @@ void Supervisor::Finish(Connection* connection, int status) {
   rmdir((directory + "/files").c_str());
   rmdir((directory + "/tmp").c_str());
   rmdir(directory.c_str());
-  keeper_.SessionEnded(connection->number);  // which deletes what is left
+  keeper_.SessionEnded(connection->number);  // the keeper deletes what is left
   Forget(connection);
 }
 

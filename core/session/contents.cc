@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Files by content: what one session sent, another need not send again, and
 // an upload that broke off goes on. In the store a file's name begins with its size and a sample of it ("stem"), then comes
-// "-" and its SHA-256; "." and a number while nobody has asked for that; ".part" for the start of a file.
+// "-" and its SHA-256; "." and a number until that is asked for; ".part" for the start of a file.
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>

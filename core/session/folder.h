@@ -44,7 +44,7 @@ class Folder {
   void Link(const std::string& kept, std::string_view path);
   // The file came from another session, with this SHA-256.
   void Taken(Identity file, const std::string& digest) { taken_[file] = digest; }
-  // Replaces a file that was taken by a copy of its own; ValueError where somebody wrote into it.
+  // Replaces a file that was taken by a separate copy; ValueError where somebody wrote into it.
   void Verify(std::string_view path) const;
 
  private:

@@ -483,7 +483,7 @@ class Agent {
   std::deque<std::string> waiting_;  // reports, of which the farm is being told the first ones
   size_t reporting_ = 0;
   std::list<Relay> relays_;
-  std::list<Work> works_;            // of which the first one runs
+  std::list<Work> works_;            // the first one runs
   std::map<int64_t, Order> leases_;  // what the farm said of each lease that is here, by fence
   int64_t cleaned_ = 0;              // the fence of the last lease after which the command was to be started
   int64_t over_ = 0;                 // the farm has ended the leases up to this fence

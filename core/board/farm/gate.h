@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The gate of a server that is a place of a farm: clients that the farm sent come in, each with a key for one session.
-// The agent, a process of its own (agent.h), speaks over a link.
+// The agent, another process (agent.h), speaks over a link.
 #ifndef PORTCALL_BOARD_FARM_GATE_H_
 #define PORTCALL_BOARD_FARM_GATE_H_
 
@@ -67,7 +67,7 @@ class Gate {
   bool Receive(GateMessage* message, Descriptor* descriptor);
 
   void Allow(const GateMessage& message);
-  // Says what a client's key is good for, and forgets it. False: nobody may come in with it.
+  // Says what a client's key is good for, and forgets it. False: it lets no one in.
   bool Admit(const std::string& key, Admission* admission);
   void Forget(int64_t fence);  // the keys of leases up to a fence
   void ToBeReported(int64_t fence) { ending_.insert(fence); }

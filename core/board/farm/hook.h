@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Commands of the shell that run before and after a lease. Each has a limit; nobody waits for it.
+// Commands of the shell that run before and after a lease. Each has a limit, and is not waited for.
 #ifndef PORTCALL_BOARD_FARM_HOOK_H_
 #define PORTCALL_BOARD_FARM_HOOK_H_
 

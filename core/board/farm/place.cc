@@ -15,7 +15,7 @@ void Supervisor::StartAgent() {
     if (connection->state == State::kServing) task.open[number] = connection->fence;
   }
   const Descriptor theirs = gate_.Connect();
-  const pid_t pid = secrets_->Fork(true);  // nobody may open its memory before the token is there
+  const pid_t pid = secrets_->Fork(true);  // no other process may open its memory before the token is there
   if (pid < 0) throw SystemError("cannot start a process");
   if (pid == 0) {
     gate_.Close();
@@ -45,7 +45,7 @@ void Supervisor::OnAgent() {
     Descriptor passed;
     if (!gate_.Receive(&message, &passed)) return;
     if (message.kind == GateMessage::kAdmit) {
-      CloseLeases(message.fence - 1);  // which are over, though their ends may not have come here
+      CloseLeases(message.fence - 1);  // those are over, though their ends may not have come here
       gate_.Allow(message);
     } else if (message.kind == GateMessage::kEndLease) {
       EndLease(message.fence);
@@ -78,7 +78,7 @@ void Supervisor::EndLease(int64_t fence) {
   ReportEndedLeases();
 }
 
-// Lets nobody in any more for leases up to a fence, and ends their sessions.
+// Lets no more clients in for leases up to a fence, and ends their sessions.
 void Supervisor::CloseLeases(int64_t fence) {
   gate_.Forget(fence);
   std::vector<int> numbers;

@@ -49,18 +49,18 @@ export class WasmRuntime extends BaseRuntime implements Objects {
   #end = 0;
   readonly #functions: unknown[] = []; // what the core calls by number; errors that it carries, too
   readonly #idle: number[] = [];
-  // What carries an error of JavaScript through the core: a function object that nobody calls, by handle and by number.
+  // What carries an error of JavaScript through the core: a function object that is never called, by handle and by number.
   readonly #carriers = new Map<number, number>();
   readonly #carrierHandles = new Map<number, number>();
   #depth = 0; // calls of JavaScript by the core that have not returned
   #invoke!: (handle: number, args: number, n: number, result: number) => number;
   #stackPointer = 0; // of the core, outside of all calls but one that waits
-  // The call that may wait for promises: where the cells behind its own are, as long as it is the one that runs.
+  // The call that may wait for promises: where the cells after its own are, as long as it is the one that runs.
   #waiting = -1;
   #promise: Promise<unknown> | undefined; // that it waits for
   #settled: (() => unknown) | undefined;
   #afterWait = 0; // what #stackPointer was before
-  #missed = 0; // promises that nobody could wait for
+  #missed = 0; // promises that could not be waited for
   // Such calls that are not over, in the order in which they began. They share a stack: each ends before one that began earlier
   // goes on.
   readonly #calls: Promise<void>[] = [];
@@ -185,7 +185,7 @@ export class WasmRuntime extends BaseRuntime implements Objects {
       return memory.words[j] === TypeIndex.None ? null : this.#cells.get(result, true);
     } finally {
       this.#top = start;
-      // A kernel that traps leaves its frames behind.
+      // A kernel that traps leaves its frames.
       if (trapped && this.#depth === 0) this.forgetFrames();
       if (cleanup) for (const undo of cleanup) undo();
     }
@@ -322,7 +322,7 @@ export class WasmRuntime extends BaseRuntime implements Objects {
     return result;
   }
 
-  /** The core waits for the promise of the function that it called. Other calls may run meanwhile, behind its frames. */
+  /** The core waits for the promise of the function that it called. Other calls may run meanwhile, after its frames. */
   async #wait(): Promise<void> {
     const { exports } = this.memory;
     const pointer = this.#stackPointer;
@@ -441,7 +441,7 @@ export class WasmRuntime extends BaseRuntime implements Objects {
     const kernels = this.#load(library);
     const bundle = readBundle(file);
     if (!bundle) return kernels;
-    const content = this.tensor(bundle.content); // whose parameters are used in place
+    const content = this.tensor(bundle.content); // its parameters are used in place
     try {
       return this.getGlobalFunc("portcall.OpenBundle")(content, bundle.indexOffset, bundle.indexSize, kernels);
     } finally {
@@ -474,7 +474,7 @@ export class WasmRuntime extends BaseRuntime implements Objects {
   /** The version of the core. */
   get version(): string {
     const { memory } = this;
-    const start = memory.words[(memory.exports.PortcallGetCore() >> 2) + 1]! >>> 0; // behind the table's size
+    const start = memory.words[(memory.exports.PortcallGetCore() >> 2) + 1]! >>> 0; // after the table's size
     return memory.textAt(start, memory.bytes.indexOf(0, start) - start);
   }
 

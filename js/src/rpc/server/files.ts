@@ -144,7 +144,7 @@ function normalized(path: unknown): string {
 function contentOf(data: unknown): Uint8Array {
   if (data instanceof Uint8Array) return data;
   if (data instanceof CoreTensor) return bytesOf(data.data);
-  if (typeof data === "string") return encodeText(data); // which is what some clients make of bytes
+  if (typeof data === "string") return encodeText(data); // some clients make text of bytes
   throw new TypeError("the contents of a file are bytes or a tensor");
 }
 

@@ -14,7 +14,7 @@ export function moduleFunctions(core: Runtime, files: Files): [string, ServedFun
   ];
 }
 
-const OWN_MODULE = "__tvm_ffi__library_ctx"; // which the core fills in, too
+const OWN_MODULE = "__tvm_ffi__library_ctx"; // the core fills it in, too
 const MACHINE = {
   build: { machine: "wasm32", bits: 32, byte_order: "little" },
   ...{ system: "wasm", libc: "", libc_version: "", target: "wasm32" },

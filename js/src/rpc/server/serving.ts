@@ -29,7 +29,7 @@ export interface ServeOptions {
   /** What clients may call, looked up when a session opens. */
   functions: Functions;
   /** The core that serves sessions, from `load({ backend: "wasm" })` or `load(URL)`; that of the package unless given. Each
-   * session has a runtime of its own. */
+   * session has its own runtime. */
   core?: Runtime | undefined;
   /** The key that clients give. */
   key?: string | undefined;
@@ -138,7 +138,7 @@ export async function serveSession(
   }
 }
 
-/** Make an endpoint in a runtime of its own, with what sessions find beside the functions of the core. */
+/** Make an endpoint in a new runtime, with what sessions find beside the functions of the core. */
 function endpointFor(transport: Transport, service: Service, features: readonly string[]): CoreEndpoint {
   const { core, memoryLimit } = service;
   const runtime = core.another(memoryLimit);

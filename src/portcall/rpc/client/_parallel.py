@@ -3,7 +3,7 @@
 
 Rules:
 
-* Each is a session of its own, which carries out one request after the other. What one of them made stays in it.
+* Each is a separate session, which carries out one request after the other. What one of them made stays in it.
 * The first one does all that is not a call: a program that waits for each call sees one session.
 """
 

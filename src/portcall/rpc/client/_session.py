@@ -156,7 +156,7 @@ class Session:
         except errors.RPCError:
             if self._reconnection is None or not get_global_func("portcall.rpc.IsClosed")(self._module):
                 raise
-            func = find(self.module, name, False)  # in another session: a look-up leaves nothing behind
+            func = find(self.module, name, False)  # in another session: a look-up changes nothing
         return func
 
     def __getitem__(self, name: str) -> PackedFunc:
@@ -264,7 +264,7 @@ class Session:
         device = self.cpu() if device is None else self.device(device)
         with posting(self._id):
             made = self.empty(local.shape, local.dtype, device)
-        return made.copyfrom(local)  # which says so if there is no memory
+        return made.copyfrom(local)  # an error if there is no memory
 
     # ---- Files ----
 
