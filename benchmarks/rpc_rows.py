@@ -102,6 +102,9 @@ def many_rows(core: int) -> Iterator[Row]:
         mine = loop("for future in [f.future(i) for i in many]: future.result()", f=f, many=range(MANY))
         theirs = loop("for i in many: f(i)", f=g, many=range(MANY))
         yield Row("call-many", f"{MANY:,} calls of echo on their way", mine, theirs, MANY_TARGET)
+        yield Row(
+            "call-map", f"echo.map({MANY:,} rows)", loop("f.map(many)", f=f, many=range(MANY)), theirs, MANY_TARGET
+        )
 
 
 def far_rows(core: int) -> Iterator[Row]:

@@ -6,9 +6,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <deque>
+#include <exception>
 #include <map>
 #include <mutex>
 
+#include "portcall/container.h"
 #include "portcall/tensor.h"
 #include "rpc/callbacks.h"
 #include "rpc/channel.h"
@@ -162,10 +165,14 @@ std::string Place(int position) {
   return position == kResult ? "the result of a callback" : "argument #" + std::to_string(position);
 }
 
+using Owners = std::map<uint64_t, std::shared_ptr<void>>;  // by the address of the memory
+
 // The arguments of one call on their way out, and what must come back.
 class Outgoing {
  public:
-  explicit Outgoing(SessionPtr session) : session_(std::move(session)) {}
+  Outgoing(SessionPtr session, int32_t count) : session_(std::move(session)) {
+    values_.reserve(static_cast<size_t>(count));
+  }
 
   void Add(const TVMFFIAny& cell, int position) {
     if (DLTensor* tensor = TryDLTensor(cell)) return AddLocal(cell, *tensor);
@@ -195,11 +202,8 @@ class Outgoing {
   }
   bool has_local() const { return !sent_.empty(); }  // arrays of this process, which may be copied back
 
-  // What keeps the memory of an argument, for a function that returns the tensor it was given; null for no argument's.
-  std::shared_ptr<void> OwnerOf(uint64_t data) const {
-    auto it = owners_.find(data);
-    return it == owners_.end() ? nullptr : it->second;
-  }
+  // What keeps the memory of tensors among the arguments, for a function that returns one that it was given.
+  Owners TakeOwners() { return std::move(owners_); }
 
   void CopyBack() {
     for (const Sent& sent : sent_) {
@@ -277,7 +281,7 @@ class Outgoing {
   bool sent_all_ = false;  // or nearly so: the session has the functions that it was lent
   std::vector<Sent> sent_;
   std::vector<Any> results_;  // of calls, given as arguments
-  std::map<uint64_t, std::shared_ptr<void>> owners_;
+  Owners owners_;
   std::vector<std::unique_ptr<Any>> saved_;  // objects by value; short ones lie in the cell itself
 };
 
@@ -296,8 +300,8 @@ Any IncomingValue(const SessionPtr& session, CallResult* result) {
   return object;
 }
 
-// `lender` keeps the memory of a tensor that comes without its own handle.
-Any Incoming(const SessionPtr& session, CallResult* result, std::shared_ptr<void> lender = nullptr) {
+// `owners` have the memory of a tensor that comes without its own handle.
+Any Incoming(const SessionPtr& session, CallResult* result, const Owners& owners = {}) {
   WireValue& value = result->value;
   if (value.type == kByValue) return IncomingValue(session, result);
   if (value.type == kTVMFFIDevice) return DeviceOf(session, value.v_device);
@@ -309,7 +313,9 @@ Any Incoming(const SessionPtr& session, CallResult* result, std::shared_ptr<void
       auto tensor = Make<RemoteTensor>();
       tensor->session = session;
       tensor->wire = std::move(*value.tensor);
-      tensor->owner = lender ? std::move(lender) : std::make_shared<OwnedHandle>(session, result->handle);
+      auto owner = result->handle ? owners.end() : owners.find(tensor->wire.data);
+      if (owner != owners.end()) tensor->owner = owner->second;
+      else tensor->owner = std::make_shared<OwnedHandle>(session, result->handle);
       return tensor;
     }
     case kTVMFFIOpaquePtr:
@@ -334,7 +340,7 @@ int RemoteFunction::Call(void* self, const TVMFFIAny* args, int32_t num_args, TV
   return Guard([&] {
     const SessionPtr& session = func->handle->session();
     Opened(session);
-    Outgoing outgoing(session);
+    Outgoing outgoing(session, num_args);
     for (int32_t i = 0; i < num_args; ++i) {
       func->CheckWritable(args[i], i);
       outgoing.Add(args[i], i);
@@ -349,9 +355,7 @@ int RemoteFunction::Call(void* self, const TVMFFIAny* args, int32_t num_args, TV
     CallResult result;
     session->Call(func->handle->value(), outgoing.Send(), &result);
     outgoing.CopyBack();
-    std::shared_ptr<void> lender;
-    if (result.value.tensor && !result.handle) lender = outgoing.OwnerOf(result.value.tensor->data);
-    *out = Incoming(session, &result, std::move(lender)).release();
+    *out = Incoming(session, &result, outgoing.TakeOwners()).release();
   });
 }
 
@@ -363,7 +367,7 @@ struct FutureObj : Object {
   std::shared_ptr<RemoteSession> session;
   std::shared_ptr<Pending> call;  // null: the result is known, or has a handle
   HandlePtr handle;               // of a posted call
-  std::unique_ptr<Outgoing> outgoing;
+  Owners owners;                  // of tensors among the arguments
   Any value;
   std::optional<Error> failure;
 
@@ -385,21 +389,23 @@ struct FutureObj : Object {
   }
   // Whether the result is there.
   bool Take(Deadline until) {
-    if (HandlePtr posted = Posted()) {
+    std::shared_ptr<Pending> waiting;
+    HandlePtr posted;
+    {
+      std::lock_guard<std::mutex> guard(mutex);
+      waiting = call;
+      posted = handle;
+    }
+    if (posted) {
       CallResult result;
       session->Fetch(posted->value(), &result);
       std::lock_guard<std::mutex> guard(mutex);
       if (!handle) return true;
       bool object = result.value.type == kTVMFFIOpaquePtr && result.type != kTVMFFIOpaquePtr;
       if (object || result.handle) posted->Disown();  // what it becomes has the handle
-      value = Incoming(session, &result, posted);
+      value = Incoming(session, &result, {{result.value.tensor ? result.value.tensor->data : 0, posted}});
       handle = nullptr;
       return true;
-    }
-    std::shared_ptr<Pending> waiting;
-    {
-      std::lock_guard<std::mutex> guard(mutex);
-      waiting = call;
     }
     if (!waiting) return true;
     CallResult* result = nullptr;
@@ -414,14 +420,10 @@ struct FutureObj : Object {
     if (!result && !error) return false;
     std::lock_guard<std::mutex> guard(mutex);
     if (!call) return true;  // another thread has taken it
-    if (result) {
-      std::shared_ptr<void> lender;
-      if (result->value.tensor && !result->handle) lender = outgoing->OwnerOf(result->value.tensor->data);
-      value = Incoming(session, result, std::move(lender));
-    }
+    if (result) value = Incoming(session, result, owners);
     failure = std::move(error);
     call = nullptr;
-    outgoing = nullptr;
+    owners.clear();
     return true;
   }
 };
@@ -450,33 +452,68 @@ bool Outgoing::AddFuture(const ObjectRef& object, int position) {
 
 // Sends a call to a session that takes several at once, and does not wait for the result. Null where it must be waited for:
 // of any other function, and with arrays of this process, whose bytes are sent and copied back.
-Future SendCall(const TVMFFIAny* args, int32_t count) {
-  PORTCALL_CHECK(count > 0 && args[0].type_index == kTVMFFIFunction, TypeError) << "a call takes a function";
-  RemoteFunction* remote = RemoteFunctionOf(ObjectRef::Borrow<PackedFunc>(args[0].v_obj));
+Future SendCall(const PackedFunc& func, const TVMFFIAny* args, int32_t count) {
+  RemoteFunction* remote = RemoteFunctionOf(func);
   auto session = remote ? std::dynamic_pointer_cast<RemoteSession>(remote->handle->session()) : nullptr;
   auto is_array = [](const TVMFFIAny& arg) { return TryDLTensor(arg) != nullptr; };
-  if (!session || !session->pipelined() || std::any_of(args + 1, args + count, is_array)) return Future();
-  auto outgoing = std::make_unique<Outgoing>(session);
-  for (int32_t i = 1; i < count; ++i) outgoing->Add(args[i], i - 1);
-  if (outgoing->has_local()) return Future();  // a result of another call
+  if (!session || !session->pipelined() || std::any_of(args, args + count, is_array)) return Future();
+  Outgoing outgoing(session, count);
+  for (int32_t i = 0; i < count; ++i) outgoing.Add(args[i], i);
+  if (outgoing.has_local()) return Future();  // a result of another call
   auto future = Make<Future>();
-  future->call = session->CallLater(remote->handle->value(), outgoing->Send());
+  future->call = session->CallLater(remote->handle->value(), outgoing.Send());
   future->session = std::move(session);
-  future->outgoing = std::move(outgoing);
+  future->owners = outgoing.TakeOwners();
   return future;
 }
 
 // Calls a function, and does not wait for its result if that can be had later.
-Future StartCall(const TVMFFIAny* args, int32_t count) {
-  Future future = SendCall(args, count);
+Future StartCall(const PackedFunc& func, const TVMFFIAny* args, int32_t count) {
+  Future future = SendCall(func, args, count);
   if (future.defined()) return future;
   future = Make<Future>();
   try {
-    future->value = ObjectRef::Borrow<PackedFunc>(args[0].v_obj).CallPacked(args + 1, count - 1);
+    future->value = func.CallPacked(args, count);
   } catch (const Error& error) {  // without the exception of a language, whose traceback may know this future
     future->failure = Error(error.kind(), error.message(), error.backtrace());
   }
   return future;
+}
+
+constexpr size_t kMaxMapped = 512;  // calls on their way: so many may run after one that fails
+
+// Calls a function once for each row: `args` has the number of a row's arguments, and these, for all rows. Adds the results
+// to `results`, in order; after an error, which is thrown when the calls on their way are over, no more are begun.
+void MapCalls(const PackedFunc& func, List<Any> results, const TVMFFIAny* args, int32_t count) {
+  std::deque<Future> calls;
+  std::exception_ptr failure;
+  auto take = [&] {
+    const Future call = std::move(calls.front());
+    calls.pop_front();
+    try {
+      Any value = call->Result(kNoDeadline);
+      if (!failure) results.push_back(std::move(value));
+    } catch (const Error&) {
+      if (!failure) failure = std::current_exception();
+      if (call->session && call->session->closed()) calls.clear();
+    }
+  };
+  while (count > 0 && !failure) {
+    int64_t size = args->type_index == kTVMFFIInt ? args->v_int64 : -1;
+    PORTCALL_CHECK(size >= 0 && size < count, ValueError) << "a row of " << size << " arguments";
+    try {
+      calls.push_back(StartCall(func, args + 1, static_cast<int32_t>(size)));
+    } catch (const Error&) {
+      while (!calls.empty()) take();
+      if (failure) break;
+      throw;
+    }
+    args += size + 1;
+    count -= static_cast<int32_t>(size) + 1;
+    if (!calls.back()->call || calls.size() >= kMaxMapped) take();
+  }
+  while (!calls.empty()) take();
+  if (failure) std::rethrow_exception(failure);
 }
 
 // `seconds` that are negative: without a limit.
@@ -541,7 +578,7 @@ std::shared_ptr<void> RunCallback(const SessionPtr& session, const PackedFunc& f
   std::vector<Any> values;
   for (CallResult& arg : *args) values.push_back(Incoming(session, &arg));
   Any result = func.CallPacked(reinterpret_cast<const TVMFFIAny*>(values.data()), static_cast<int32_t>(values.size()));
-  Outgoing outgoing(session);
+  Outgoing outgoing(session, 1);
   outgoing.AddResult(result);
   answer(outgoing.values());
   return nullptr;
@@ -590,12 +627,15 @@ Any DeviceAttr(Module root, int32_t type, int32_t id, int64_t attr) {
 }
 
 PORTCALL_REGISTER_GLOBAL("portcall.StartCall").set_body([](Args args, RetValue* result) {
-  *result = StartCall(args.cells(), args.size());
+  *result = StartCall(args[0].cast<PackedFunc>(), args.cells() + 1, args.size() - 1);
+});
+PORTCALL_REGISTER_GLOBAL("portcall.MapCalls").set_body([](Args args, RetValue*) {
+  MapCalls(args[0].cast<PackedFunc>(), args[1].cast<List<Any>>(), args.cells() + 2, args.size() - 2);
 });
 PORTCALL_REGISTER_GLOBAL("portcall.FutureResult").set_body_typed(FutureResult);
 // The same; None where the call would be waited for.
 PORTCALL_REGISTER_GLOBAL("portcall.SendCall").set_body([](Args args, RetValue* result) {
-  *result = SendCall(args.cells(), args.size());
+  *result = SendCall(args[0].cast<PackedFunc>(), args.cells() + 1, args.size() - 1);
 });
 // The session of a result that is on its way; 0 for one that has come.
 PORTCALL_REGISTER_GLOBAL("portcall.FutureSession").set_body_typed([](Future future) {

@@ -130,6 +130,7 @@ _core.provide(
     name_lost=_later("portcall.rpc.client._session", "name_lost"),
     remote_caller=_later("portcall.rpc.client._session", "remote_caller"),
     remote_signature=_later("portcall.rpc.client._session", "remote_signature"),
+    map_calls=_later("portcall._future", "map_calls"),
     start_call=_later("portcall._future", "start_call"),
 )
 register_func("portcall.FindPlugin", _later("portcall._plugins", "find_plugin"), override=True)

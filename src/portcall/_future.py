@@ -7,10 +7,12 @@ import asyncio
 import collections
 import concurrent.futures
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from typing import Any, ClassVar
 
 from portcall import _core
+from portcall._container import List
+from portcall._core import PackedFunc
 from portcall._function import get_global_func
 
 start_call = get_global_func("portcall.StartCall")
@@ -20,6 +22,7 @@ _current_streams = get_global_func("portcall.CurrentStreams")
 _swap_streams = get_global_func("portcall.SwapStreams")
 _result = get_global_func("portcall.FutureResult")
 _session = get_global_func("portcall.FutureSession")
+_map = get_global_func("portcall.MapCalls")
 
 
 class Future(_core.Object):
@@ -129,5 +132,20 @@ class _Watcher:
             del future, target
 
 
+def map_calls(func: PackedFunc, rows: Iterable[Any]) -> list[Any]:
+    """Call a function once for each row; see ``PackedFunc.map``."""
+    given = [row if isinstance(row, tuple) else (row,) for row in rows]
+    if _function_session(func) is not None:
+        return _core.map_remote(_map, func, given, List())
+    results: list[Any] = []
+    for row in given:
+        try:
+            results.append(func(*row))
+        except Exception as error:
+            _core.set_row(error, len(results))
+            raise
+    return results
+
+
 _core.register_object_class("portcall.Future", Future)
-_core.provide(await_call=await_call, start_call=start_call)  # instead of what loads this module
+_core.provide(await_call=await_call, start_call=start_call, map_calls=map_calls)  # instead of what loads this module

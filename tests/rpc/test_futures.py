@@ -187,3 +187,55 @@ def test_functions_of_this_process_and_of_tvms_servers_take_the_same_call(tvm_po
     with rpc.connect("127.0.0.1", tvm_port, key="k") as session:
         echo = session["testing.echo"]
         assert [future.result() for future in [echo.future(i) for i in range(5)]] == list(range(5))
+
+
+def test_map_calls_once_for_each_row(remote: rpc.Session) -> None:
+    echo, add = remote["testing.echo"], remote["demo.sum"]
+    assert echo.map(range(3000)) == list(range(3000))  # more than may be on their way at once
+    assert echo.map(f"row {i}" for i in range(3)) == ["row 0", "row 1", "row 2"]
+    assert echo.map([("a",), "b", None, 2.5]) == ["a", "b", None, 2.5]
+    assert echo.map([]) == []
+    arrays = remote["demo.iota"].map([1, 2, 3])
+    assert add.map(arrays) == [0, 1, 3]
+    assert [array.tolist() for array in echo_arrays(remote)] == [[1, 1, 1], [1, 1, 1]]
+
+
+def echo_arrays(remote: rpc.Session) -> list[np.ndarray]:
+    """Return arrays of this process to which a remote function wrote, in two rows."""
+    rows = [(np.zeros(3, "float32"), np.zeros(3, "float32")) for _ in range(2)]
+    assert remote["demo.twice"].map(rows) == [None, None]
+    return [x for x, _ in rows]
+
+
+def test_map_raises_the_first_error_with_its_row(remote: rpc.Session) -> None:
+    echo = remote["testing.echo"]
+    sent = remote.stats()["requests"]
+    with pytest.raises(Exception, match="argument") as raised:
+        echo.map([0, 1, (), *range(3, 3000)])  # a call without an argument
+    assert raised.value.row == 2  # type: ignore[attr-defined]
+    assert remote.stats()["requests"] - sent < 1000  # no more were begun
+    assert echo(5) == 5
+    with pytest.raises(errors.ArgumentError) as refused:
+        echo.map([0, 1, 2, (3, object())])  # before any call
+    assert (refused.value.row, refused.value.position) == (3, 1)  # type: ignore[attr-defined]
+    with pytest.raises(KeyError) as lost:
+        remote["demo.raise"].map([("KeyError", "lost")] * 3)
+    assert lost.value.row == 0  # type: ignore[attr-defined]
+
+
+def test_map_of_a_session_that_is_over_says_so(serving_functions: Serving) -> None:
+    with rpc.connect(serving_functions.address, key="k") as session:
+        echo = session["testing.echo"]
+    with pytest.raises(errors.SessionClosedError) as raised:
+        echo.map(range(2000))
+    assert raised.value.row == 0  # type: ignore[attr-defined]
+
+
+def test_map_of_functions_of_this_process_and_of_tvms_servers(tvm_port: int) -> None:
+    divide = portcall.convert(lambda x, y=2: x // y)
+    assert divide.map([4, (9, 3)]) == [2, 3]
+    with pytest.raises(ZeroDivisionError) as raised:
+        divide.map([1, (1, 0), 3])
+    assert raised.value.row == 1  # type: ignore[attr-defined]
+    with rpc.connect("127.0.0.1", tvm_port, key="k") as session:
+        assert session["testing.echo"].map(range(5)) == list(range(5))

@@ -23,8 +23,17 @@ cdef class PackedFunc(Object):
         Any other call, and one with arrays of this process, is over when this returns.
         """
         if self.flags & kPortcallFunctionLibrary:  # its arguments are checked, and copied, as in a call of it
-            return later["start_call"](lambda: self(*args))
-        return later["start_call"](self, *args)
+            return later["start_call"](convert_function(lambda: self(*args)))
+        return start_call(self, args)
+
+    def map(self, rows):
+        """Call the function once for each row, and return a list of the results.
+
+        A row that is a tuple has the arguments of a call; any other is its one argument. Of a function of a session many
+        calls are on their way at once, and the first one that fails raises its error when those are over, with the row's
+        index as the error's attribute ``row``. No more calls are begun then.
+        """
+        return later["map_calls"](self, rows)
 
     async def aio(self, *args):
         """Call the function, and await its result; the event loop goes on meanwhile.
@@ -133,6 +142,69 @@ cdef inline object finish(Frame* frame, TVMFFIAny* result, PackedFunc func):
         raise errors.InternalError(
             f"{func.name or 'the function'}() returned a borrowed tensor (DLTensor*), whose owner is unknown")
     return take_value(result)
+
+
+cdef object start_call(PackedFunc func, tuple args):
+    """Call ``portcall.StartCall``, whose first argument is the function: it lies before those of the function."""
+    cdef StackFrame frame
+    cdef TVMFFIAny result
+    cdef int i
+    cdef int32_t size = <int32_t>len(args)
+    cdef object found = later["start_call"]
+    if size >= kStackArgs or type(found) is not PackedFunc:  # the latter at the first call
+        return found(func, *args)
+    frame.flags = func.flags
+    frame.func = <PyObject*>func
+    set_cell(frame.cells, kTVMFFIFunction)
+    frame.cells.v_ptr = made(func)
+    frame.cells += 1
+    set_cell(&result, kTVMFFINone)
+    for i in range(size):
+        set_argument(&frame, i, <PyObject*>args[i])
+    if unlikely(invoke(<PackedFunc>found, frame.cells - 1, size + 1, &result) != 0):
+        raise_raised(func)
+    return finish(&frame, &result, func)
+
+
+def set_row(error, index):
+    """Tell in an error of ``map`` the index of its row."""
+    error.row = index
+
+
+def map_remote(PackedFunc run not None, PackedFunc func not None, list rows not None, Object results not None):
+    """Call ``run``, which is ``portcall.MapCalls``, with all rows (tuples); ``results`` is an empty List."""
+    cdef Cells cells = Cells([None] * (2 + len(rows) + sum([len(row) for row in rows])), func, False)
+    cdef TVMFFIAny* first = cells.frame.cells
+    cdef TVMFFIAny result
+    cdef int32_t i
+    cdef int32_t size
+    index = 0
+    set_argument(&cells.frame, 0, <PyObject*>func)
+    borrow(&cells.frame, 1, results)
+    cells.frame.cells += 2
+    try:
+        for index, row in enumerate(rows):
+            size = <int32_t>len(<tuple>row)
+            set_cell(cells.frame.cells, kTVMFFIInt)
+            cells.frame.cells.v_int64 = size
+            cells.frame.cells += 1
+            for i in range(size):  # each has its place among the row's arguments
+                set_argument(&cells.frame, i, <PyObject*>(<tuple>row)[i])
+            cells.frame.cells += size
+    except Exception as error:
+        set_row(error, index)
+        raise
+    finally:
+        cells.frame.cells = first
+    set_cell(&result, kTVMFFINone)
+    try:
+        if invoke(run, first, cells.size, &result) != 0:
+            raise_raised(func)
+    except Exception as error:
+        set_row(error, len(array_items(results)))
+        raise
+    finish(&cells.frame, &result, func)
+    return array_items(results)
 
 
 cdef object call_long(PackedFunc func, args):
