@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rpc/callback_pool.h"
 
-#include <algorithm>
 #include <thread>
 #include <utility>
 
@@ -42,7 +41,7 @@ void CallbackPool::TakeBack(uint64_t number) {
 }
 
 void CallbackPool::TakeBackAll() {
-  std::unordered_map<uint64_t, PackedFunc> gone;  // without the lock
+  std::map<uint64_t, PackedFunc> gone;  // without the lock
   Lock lock = connection_.link().Take();
   gone.swap(functions_);
 }
@@ -66,12 +65,19 @@ void CallbackPool::Take(FrameReader& frames) {
 }
 
 bool CallbackPool::RunOneOf(Lock& lock, uint64_t caller) {
-  auto call = std::find_if(calls_.begin(), calls_.end(), [&](const auto& one) { return one.caller == caller; });
-  if (call == calls_.end()) return false;
-  Call mine = std::move(*call);
-  calls_.erase(call);
-  RunNow(lock, std::move(mine), nullptr);
-  return true;
+  std::optional<Call> call = TakeCall([&](const Call& one) { return one.caller == caller; });
+  if (call) RunNow(lock, std::move(*call), nullptr);
+  return call.has_value();
+}
+
+std::optional<CallbackPool::Call> CallbackPool::TakeCall(const std::function<bool(const Call&)>& is_one) {
+  for (auto it = calls_.begin(); it != calls_.end(); ++it) {
+    if (!is_one(*it)) continue;
+    std::optional<Call> call(std::move(*it));
+    calls_.erase(it);
+    return call;
+  }
+  return std::nullopt;
 }
 
 void CallbackPool::RunNow(Lock& lock, Call call, bool* busy) {
@@ -126,8 +132,11 @@ bool CallbackPool::IsForThread(const Call& call) const {
   return !stream || stream->waiting == 0;
 }
 
-std::vector<CallbackPool::Call>::iterator CallbackPool::FirstForThread() {
-  return std::find_if(calls_.begin(), calls_.end(), [&](const auto& one) { return IsForThread(one); });
+bool CallbackPool::AnyForThread() const {
+  for (const Call& call : calls_) {
+    if (IsForThread(call)) return true;
+  }
+  return false;
 }
 
 void CallbackPool::AddThread() {
@@ -143,18 +152,16 @@ void CallbackPool::ThreadMain() {
   int looks = 0;
   try {
     while (!connection_.closed()) {
-      auto call = FirstForThread();
-      if (call == calls_.end()) {
+      std::optional<Call> call = TakeCall([&](const Call& one) { return IsForThread(one); });
+      if (!call) {
         AwaitCall(lock, &looks);
         continue;
       }
-      Call mine = std::move(*call);
-      calls_.erase(call);
       busy = true;
       ++busy_;
       if (idle_ > 0) wake_.notify_one();
       else if (threads_ < kMaxThreads) AddThread();
-      RunNow(lock, std::move(mine), &busy);
+      RunNow(lock, std::move(*call), &busy);
       break;
     }
   } catch (const std::exception&) {  // those who wait for a request hear of it
@@ -194,7 +201,7 @@ void CallbackPool::AwaitCall(Lock& lock, int* looks) {
     if (connection_.closed()) return;
     if (!link.reading()) connection_.ReadOn(lock, Clock::now());
   }
-  if (!connection_.closed() && FirstForThread() == calls_.end()) wake_.wait_for(lock, kLookTime);  // others read
+  if (!connection_.closed() && !AnyForThread()) wake_.wait_for(lock, kLookTime);  // others read
 }
 
 }  // namespace portcall::rpc

@@ -5,9 +5,11 @@
 #define PORTCALL_RPC_CALLBACK_POOL_H_
 
 #include <condition_variable>
+#include <functional>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "rpc/client_connection.h"
@@ -55,12 +57,13 @@ class CallbackPool {
   void ThreadMain();
   void AwaitCall(Lock& lock, int* looks);
   bool IsForThread(const Call& call) const;
-  std::vector<Call>::iterator FirstForThread();
+  bool AnyForThread() const;
+  std::optional<Call> TakeCall(const std::function<bool(const Call&)>& is_one);  // the first such
 
   ClientConnection& connection_;
   PostedRequests& posted_;
   Run run_;
-  std::unordered_map<uint64_t, PackedFunc> functions_;
+  std::map<uint64_t, PackedFunc> functions_;
   uint64_t last_function_ = 0;
   std::vector<Call> calls_;  // not begun yet
   std::condition_variable wake_;

@@ -44,10 +44,17 @@ std::string Milliseconds(double seconds) {  // in seconds, with no digit beyond
   return text + '.' + digits.substr(1, digits.find_last_not_of('0'));
 }
 
-std::string Join(std::initializer_list<std::string_view> parts) {
-  std::string text;
-  for (std::string_view part : parts) text += part;
-  return text;
+// `text` with the parts in place of its "{}".
+std::string Format(std::string_view text, std::initializer_list<std::string_view> parts) {
+  std::string result;
+  for (std::string_view part : parts) {
+    size_t at = text.find("{}");
+    result += text.substr(0, at);
+    result += part;
+    text.remove_prefix(at + 2);
+  }
+  result += text;
+  return result;
 }
 
 bool IsLate(const Error& error) { return error.kind() == "SessionTimeoutError" && error.message() == kTimeIsUp; }
@@ -162,8 +169,9 @@ Error ClientConnection::ErrorOf(std::string_view kind, std::string_view message)
 
 void ClientConnection::CheckOurs() const {
   if (IsOurs()) return;
-  throw ErrorOf("SessionClosedError", Join({"the session with ", options_.name, " belongs to process ",
-                                            std::to_string(process_), ", of which this one is a copy; open another"}));
+  throw ErrorOf("SessionClosedError",
+                Format("the session with {} belongs to process {}, of which this one is a copy; open another",
+                       {options_.name, std::to_string(process_)}));
 }
 
 void ClientConnection::CheckOpen(Lock& lock) const {
@@ -215,39 +223,44 @@ bool ClientConnection::RecordEnd(const Error& error, bool by_us) {
   Activity front = request ? Describe(*request) : Activity();
   const std::string& peer = options_.name;
   std::string kind(error.kind()), message(error.message());
+  const char* kept = nullptr;  // how the reason is told to later users
   if (by_us) {
-    now_ = {"SessionClosedError", Join({"the session with ", peer, " was closed while it waited for ", front.what})};
+    now_ = {"SessionClosedError", Format("the session with {} was closed while it waited for {}", {peer, front.what})};
   } else if (IsLate(error) && Clock::now() >= link_.silent_at()) {
-    now_ = {"SessionBrokenError",
-            Join({"no sign of life from ", peer, " for ", Milliseconds(Seconds(Clock::now() - link_.last_sign())),
-                  " s, while ", front.what, " had taken ", Milliseconds(front.seconds),
-                  " s: its machine or the network is down, or its process is stopped; the session is closed; ",
-                  "connect again, or raise heartbeat= if it may be silent for longer"})};
-    later_ = {now_.kind, Join({"the session with ", peer, " is over: ", now_.text})};
+    now_ = {
+        "SessionBrokenError",
+        Format(
+            "no sign of life from {} for {} s, while {} had taken {} s: its machine or the network is down, or its "
+            "process is stopped; the session is closed; connect again, or raise heartbeat= if it may be silent for "
+            "longer",
+            {peer, Milliseconds(Seconds(Clock::now() - link_.last_sign())), front.what, Milliseconds(front.seconds)})};
+    kept = "the session with {} is over: {}";
+    message = now_.text;
   } else if (IsLate(error)) {
-    later_ = {"SessionClosedError", Join({"the session with ", peer, " is closed: ", front.what, " ran out of time"})};
-    now_ = {kind, Join({peer, " did not answer in time: ", WaitSummary(front), "; the session is closed; raise ",
-                        front.code == Code::kInitServer ? "timeout=" : "call_timeout=", " if it may take longer"})};
+    later_ = {"SessionClosedError", Format("the session with {} is closed: {} ran out of time", {peer, front.what})};
+    now_ = {kind, Format("{} did not answer in time: {}; the session is closed; raise {} if it may take longer",
+                         {peer, WaitSummary(front), front.code == Code::kInitServer ? "timeout=" : "call_timeout="})};
   } else if (kind == "SessionTimeoutError" || kind == "SessionBrokenError") {
-    later_ = {kind, Join({"the session with ", peer, " is over: ", message})};
+    kept = "the session with {} is over: {}";
     now_ = {kind, message};
   } else if (kind == "RemoteProtocolError") {
-    later_ = {kind, Join({"the session with ", peer, " is over, because the peer broke the protocol: ", message})};
-    now_ = {kind, Join({peer, " broke the protocol: ", message, "; the session is closed"})};
+    kept = "the session with {} is over, because the peer broke the protocol: {}";
+    now_ = {kind, Format("{} broke the protocol: {}; the session is closed", {peer, message})};
   } else {
     later_ = now_ = {"SessionClosedError",
-                     Join({"the session with ", peer, " is closed: ", front.what, " was interrupted by ", kind})};
+                     Format("the session with {} is closed: {} was interrupted by {}", {peer, front.what, kind})};
     return false;
   }
+  if (kept) later_ = {now_.kind, Format(kept, {peer, message})};
   return true;
 }
 
 std::string ClientConnection::WaitSummary(const Activity& front) const {
-  std::string sent = std::to_string(front.sent), to_send = std::to_string(front.to_send);
   std::string received = std::to_string(front.received);
   if (front.to_receive) received += " of " + std::to_string(front.to_receive);
-  return Join({front.what, " took more than ", Milliseconds(front.seconds), " s, of which nothing came or went for ",
-               Milliseconds(front.silent), " s (sent ", sent, " of ", to_send, " bytes, received ", received, ")"});
+  return Format("{} took more than {} s, of which nothing came or went for {} s (sent {} of {} bytes, received {})",
+                {front.what, Milliseconds(front.seconds), Milliseconds(front.silent), std::to_string(front.sent),
+                 std::to_string(front.to_send), received});
 }
 
 // ---- What is seen of it -------------------------------------------------------------------------------------------

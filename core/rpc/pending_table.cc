@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rpc/pending_table.h"
 
-#include <algorithm>
 #include <utility>
 
 namespace portcall::rpc {
@@ -45,16 +44,17 @@ std::shared_ptr<Pending> PendingTable::Finish(Stream& stream) {
 
 bool PendingTable::Discard(Pending* request) {
   std::deque<Pending*>& pending = StreamOf(request->callback).pending;
-  auto place = std::find(pending.begin(), pending.end(), request);
-  if (place == pending.begin()) return false;
+  if (pending.front() == request) return false;
   auto discarded = std::make_shared<Pending>();
   discarded->code = request->code;
   discarded->to_size = request->to_size;
   discarded->began = request->began;
   discarded->size = request->size;
   discarded->callback = request->callback;
-  *place = discarded.get();
-  (*place)->self = std::move(discarded);
+  for (Pending*& place : pending) {
+    if (place == request) place = discarded.get();
+  }
+  discarded->self = discarded;
   return true;
 }
 
@@ -71,13 +71,16 @@ void PendingTable::LoseAll() {
   for (auto& [_, stream] : nested_) lose(stream);
 }
 
+const Pending* PendingTable::Stream::Front() const {
+  for (const Pending* request : pending) {
+    if (request) return request;
+  }
+  return nullptr;
+}
+
 const Pending* PendingTable::Front() const {
-  auto first = [](const Stream& stream) {
-    auto it = std::find_if(stream.pending.begin(), stream.pending.end(), [](const Pending* one) { return one; });
-    return it == stream.pending.end() ? nullptr : *it;
-  };
-  const Pending* front = first(top_);
-  for (auto it = nested_.begin(); !front && it != nested_.end(); ++it) front = first(it->second);
+  const Pending* front = top_.Front();
+  for (auto it = nested_.begin(); !front && it != nested_.end(); ++it) front = it->second.Front();
   return front;
 }
 

@@ -4,6 +4,7 @@
 #ifndef PORTCALL_RPC_PENDING_TABLE_H_
 #define PORTCALL_RPC_PENDING_TABLE_H_
 
+#include <algorithm>
 #include <chrono>
 #include <deque>
 #include <functional>
@@ -45,6 +46,7 @@ class PendingTable {
     int waiting = 0;               // threads
     bool over = false;             // whether the callback was answered
     bool unreported = false;       // whether something was posted whose errors were not asked for yet
+    const Pending* Front() const;
   };
 
   Stream& top() { return top_; }
@@ -56,6 +58,11 @@ class PendingTable {
   void EraseIfOver(uint64_t callback);
 
   void Append(Pending* request);
+  // The same for one whose answer is discarded.
+  void AppendDiscarded(uint64_t callback) {
+    Pending* none = nullptr;
+    StreamOf(callback).pending.push_back(none);
+  }
   // Takes the first request of a stream, which was answered. Returns its own reference to itself, if it has one.
   std::shared_ptr<Pending> Finish(Stream& stream);
   // Has the answer of a request be discarded: the request itself may go. Returns false for the first of its stream,

@@ -82,8 +82,7 @@ void PostedRequests::WriteFence(bool report) {
   fence->self = fence;
   if (!report) return;
   connection_.pending().StreamOf(fence->callback).unreported = false;
-  auto silent = [](const auto& one) { return one->done && !one->failure; };
-  reports_.erase(std::remove_if(reports_.begin(), reports_.end(), silent), reports_.end());
+  DropReports([](const Pending& one) { return !one.failure; });
   if (reports_.size() < kMaxReports) reports_.push_back(fence);
 }
 
@@ -94,16 +93,21 @@ uint64_t PostedRequests::TakeBytes() {
 
 std::vector<std::shared_ptr<Pending>> PostedRequests::TakeReports() {
   uint64_t callback = connection_.CurrentCallback();
-  auto others = [&](const auto& one) { return one->callback != callback && (callback || !(one->done || one->lost)); };
-  auto mine = std::stable_partition(reports_.begin(), reports_.end(), others);
-  std::vector<std::shared_ptr<Pending>> taken(mine, reports_.end());
-  reports_.erase(mine, reports_.end());
+  std::vector<std::shared_ptr<Pending>> taken, left;
+  for (auto& one : reports_) {
+    bool mine = one->callback == callback || (!callback && (one->done || one->lost));
+    (mine ? taken : left).push_back(std::move(one));
+  }
+  reports_.swap(left);
   return taken;
 }
 
-void PostedRequests::DropReports(std::string_view message) {
-  auto same = [&](const auto& one) { return one->done && one->failure && one->failure->message() == message; };
-  reports_.erase(std::remove_if(reports_.begin(), reports_.end(), same), reports_.end());
+void PostedRequests::DropReports(const std::function<bool(const Pending&)>& dropped) {
+  size_t kept = 0;
+  for (auto& one : reports_) {
+    if (!one->done || !dropped(*one)) std::swap(reports_[kept++], one);
+  }
+  reports_.resize(kept);
 }
 
 void PostedRequests::FreeLater(Code code, DLDevice device, uint64_t handle) {
@@ -136,7 +140,7 @@ void PostedRequests::WriteFrees() {
     posts ? writer.BeginPosted(item.code, 0, callback) : writer.Begin(item.code, callback);
     writer.Values(args, Form::kRequest);
     writer.End();
-    if (!posts) pending.StreamOf(callback).pending.push_back(nullptr);
+    if (!posts) pending.AppendDiscarded(callback);
   }
 }
 

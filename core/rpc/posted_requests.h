@@ -6,9 +6,9 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <functional>
 #include <memory>
 #include <mutex>
-#include <string_view>
 #include <vector>
 
 #include "rpc/client_connection.h"
@@ -35,7 +35,8 @@ class PostedRequests {
   // Fences whose answers a wait for all of this thread's requests waits for. A callback waits for its own alone: the
   // others come when it is over.
   std::vector<std::shared_ptr<Pending>> TakeReports();
-  void DropReports(std::string_view message);  // of an error that was raised
+  // Drops reports that have come, such as those of an error that was raised.
+  void DropReports(const std::function<bool(const Pending&)>& dropped);
 
   // Without the lock: sends, in front of the next request, one that frees a handle.
   void FreeLater(Code code, DLDevice device, uint64_t handle);

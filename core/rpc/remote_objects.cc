@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <deque>
 #include <exception>
 #include <map>
 #include <mutex>
@@ -165,7 +164,7 @@ std::string Place(int position) {
   return position == kResult ? "the result of a callback" : "argument #" + std::to_string(position);
 }
 
-using Owners = std::map<uint64_t, std::shared_ptr<void>>;  // by the address of the memory
+using Owners = std::vector<std::pair<uint64_t, std::shared_ptr<void>>>;  // by the address of the memory
 
 // The arguments of one call on their way out, and what must come back.
 class Outgoing {
@@ -240,7 +239,7 @@ class Outgoing {
     if (AddFuture(object, position)) return;
     if (auto* tensor = object.as<RemoteTensorObj>()) {
       CheckOwn(tensor->session, position, "a tensor");
-      owners_[tensor->wire.data] = tensor->owner;
+      owners_.emplace_back(tensor->wire.data, tensor->owner);
       return Push(WireValue::Tensor(tensor->wire));
     }
     if (auto* device = object.as<RemoteDeviceObj>()) {
@@ -313,9 +312,10 @@ Any Incoming(const SessionPtr& session, CallResult* result, const Owners& owners
       auto tensor = Make<RemoteTensor>();
       tensor->session = session;
       tensor->wire = std::move(*value.tensor);
-      auto owner = result->handle ? owners.end() : owners.find(tensor->wire.data);
-      if (owner != owners.end()) tensor->owner = owner->second;
-      else tensor->owner = std::make_shared<OwnedHandle>(session, result->handle);
+      for (const auto& [data, owner] : owners) {
+        if (!result->handle && data == tensor->wire.data) tensor->owner = owner;
+      }
+      if (!tensor->owner) tensor->owner = std::make_shared<OwnedHandle>(session, result->handle);
       return tensor;
     }
     case kTVMFFIOpaquePtr:
@@ -485,34 +485,35 @@ constexpr size_t kMaxMapped = 512;  // calls on their way: so many may run after
 // Calls a function once for each row: `args` has the number of a row's arguments, and these, for all rows. Adds the results
 // to `results`, in order; after an error, which is thrown when the calls on their way are over, no more are begun.
 void MapCalls(const PackedFunc& func, List<Any> results, const TVMFFIAny* args, int32_t count) {
-  std::deque<Future> calls;
+  std::vector<Future> calls;
+  size_t taken = 0;
   std::exception_ptr failure;
-  auto take = [&] {
-    const Future call = std::move(calls.front());
-    calls.pop_front();
-    try {
-      Any value = call->Result(kNoDeadline);
-      if (!failure) results.push_back(std::move(value));
-    } catch (const Error&) {
-      if (!failure) failure = std::current_exception();
-      if (call->session && call->session->closed()) calls.clear();
+  auto take = [&](size_t left) {
+    while (calls.size() - taken > left) {
+      const Future call = std::move(calls[taken++]);
+      try {
+        Any value = call->Result(kNoDeadline);
+        if (!failure) results.push_back(std::move(value));
+      } catch (const Error&) {
+        if (!failure) failure = std::current_exception();
+        if (call->session && call->session->closed()) taken = calls.size();
+      }
     }
   };
   while (count > 0 && !failure) {
     int64_t size = args->type_index == kTVMFFIInt ? args->v_int64 : -1;
-    PORTCALL_CHECK(size >= 0 && size < count, ValueError) << "a row of " << size << " arguments";
+    if (size < 0 || size >= count) throw Error("ValueError", "a row that is not whole");
     try {
       calls.push_back(StartCall(func, args + 1, static_cast<int32_t>(size)));
-    } catch (const Error&) {
-      while (!calls.empty()) take();
-      if (failure) break;
-      throw;
+      take(calls.back()->call ? kMaxMapped : 0);
+    } catch (const Error&) {  // the call was not begun
+      take(0);
+      if (!failure) failure = std::current_exception();
     }
     args += size + 1;
     count -= static_cast<int32_t>(size) + 1;
-    if (!calls.back()->call || calls.size() >= kMaxMapped) take();
   }
-  while (!calls.empty()) take();
+  take(0);
   if (failure) std::rethrow_exception(failure);
 }
 
@@ -564,7 +565,7 @@ void Outgoing::AddLocal(const TVMFFIAny& cell, const DLTensor& tensor) {
   }
   PipelineScope posting(session_.get());  // the call tells what went wrong
   sent.remote.data = session_->Alloc(sent.remote, std::nullopt);
-  owners_[sent.remote.data] = std::make_shared<OwnedMemory>(session_, sent.remote.device, sent.remote.data);
+  owners_.emplace_back(sent.remote.data, std::make_shared<OwnedMemory>(session_, sent.remote.device, sent.remote.data));
   session_->CopyTo(sent.remote, sent.data(), NumBytes(tensor));
   Push(WireValue::Tensor(sent.remote));
   sent_.push_back(std::move(sent));

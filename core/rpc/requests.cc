@@ -77,7 +77,8 @@ bool Requests::Done(const Pending* request) {
 void Requests::ThrowIfFailed(Lock& lock, Pending* request) {
   if (request->lost) ThrowLost(lock);
   if (!request->failure) return lock.unlock();
-  posted_.DropReports(request->failure->message());
+  posted_.DropReports(
+      [&](const Pending& one) { return one.failure && one.failure->message() == request->failure->message(); });
   lock.unlock();
   throw Error(*request->failure);
 }

@@ -31,7 +31,7 @@ cdef dict later = {}  # what upper layers do for objects, by name: they are load
 
 def provide(**functions):
     """Set functions of upper layers that this one calls: ``await_call``, ``class_of_type``, ``deep_copy``,
-    ``name_lost``, ``reduce``, ``remote_caller``, ``remote_signature`` and ``start_call``."""
+    ``map_calls``, ``name_lost``, ``reduce``, ``remote_caller``, ``remote_signature`` and ``start_call``."""
     later.update(functions)
 
 
