@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The log on standard error: lines for people, or one JSON object a line for programs. The server never waits for a reader: what
+// The log on standard error: lines for people, or one JSON object a line for programs. It never waits for a reader: what
 // it does not take at once is dropped and counted.
 #ifndef PORTCALL_BOARD_LOG_H_
 #define PORTCALL_BOARD_LOG_H_

@@ -15,6 +15,7 @@ from farm.test_agents import OFFERS, ORDERS
 from portcall.rpc.wire import _farm
 from portcall.rpc.wire._farm import FarmMessageError, Order, Report, read_order, read_report, write
 
+LONGEST = "t" * 512 + "@127.0.0.1"  # name of a client of TVM's tracker
 # What farms and agents of portcall 0.x say, field by field; core/board says and reads the same.
 ON_THE_WIRE: list[tuple[Order | Report, dict[str, Any]]] = [
     (
@@ -24,6 +25,10 @@ ON_THE_WIRE: list[tuple[Order | Report, dict[str, Any]]] = [
     (
         _farm.Admit(3, "k:2"),
         {"do": "admit", "fence": 3, "key": "k:2", "limit": 0, "relay": False, "lease": "", "user": ""},
+    ),
+    (
+        _farm.Offer(3, "k:1", user=LONGEST),
+        {"do": "offer", "fence": 3, "key": "k:1", "limit": 0, "relay": False, "lease": "", "user": LONGEST},
     ),
     (_farm.End(3, "released"), {"do": "end", "fence": 3, "why": "released", "lease": "", "user": ""}),
     (_farm.Accepted(3, "k:1"), {"what": "accepted", "fence": 3, "key": "k:1"}),

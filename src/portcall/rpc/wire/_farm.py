@@ -17,6 +17,7 @@ from portcall.rpc.wire._texts import check_number, check_text, readable
 _MAX_FENCE = (1 << 53) - 1  # numbers of JSON are exact up to it
 _MAX_LIMIT = 1e9  # seconds
 _MAX_KEY = 399  # bytes
+_MOST_USER = 1000  # characters: those of TVM have long names, and an address
 
 _M = TypeVar("_M", bound="Order | Report")
 
@@ -215,7 +216,7 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "fence": _fence,  # the first field of each, so that it is known where another one is wrong
     "key": _key,
     "lease": lambda value: check_text(value, "lease", least=0),
-    "user": lambda value: check_text(value, "user", least=0),
+    "user": lambda value: check_text(value, "user", least=0, most=_MOST_USER),
     "limit": lambda value: float(check_number(value, "limit", 0, _MAX_LIMIT)),
     "relay": _relay,
     "session": lambda value: check_text(value, "session"),
