@@ -49,6 +49,7 @@ HOUSE = [
         "_checks",
         "_model",
         "_labels _limits",
+        "_signals",
         "_reading _tiles _constants _resize _operators _contrib _heights _borders _subpixels _importer",
         "_simplify _dynamic",
         "_products _branches",

@@ -24,6 +24,7 @@ CASES: list[tuple[int, tuple[int, ...], int, dict[str, Any]]] = [
     (6, (4, 5), 20, {"kernel_shape": [3, 2], "strides": [3, 1], "dilations": [2, 3], "pads": [0, 2, 1, 0]}),
     (6, (4, 5), 5, {"kernel_shape": [3, 3], "strides": [2, 2], "dilations": [2, 2]}),
     (4, (3, 4), 2, {"kernel_shape": [1, 2], "strides": [3, 4]}),  # with results that read nothing
+    (3, (2, 3), 1, {"kernel_shape": [1, 1], "strides": [2, 2], "pads": [1, 0, 1, 1]}),  # of such alone
     (20, (5, 6), 1, {"kernel_shape": [4, 4], "strides": [2, 2], "pads": [1, 1, 1, 1], "group": 20}),
     (12, (5, 4), 6, {"kernel_shape": [3, 3], "strides": [2, 2], "group": 4}),
     (6, (7,), 17, {"kernel_shape": [16], "strides": [8], "pads": [4, 4]}),

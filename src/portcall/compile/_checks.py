@@ -241,7 +241,7 @@ def _deciding_words(model: Model, problems: Sequence[str]) -> str:
 
 def supported() -> set[str]:
     """Return the operators that can be imported for a graph."""
-    return (set(onnx_frontend._get_convert_map()) | OPERATORS | set(RECURRENT)) - set(_NOT_IN_GRAPHS)
+    return (set(onnx_frontend._get_convert_map()) | OPERATORS | set(RECURRENT) | {"CumProd"}) - set(_NOT_IN_GRAPHS)
 
 
 def _functions(model: Model) -> set[tuple[str, str]]:
@@ -313,7 +313,7 @@ def _unsupported_form(node: Any, graph: bool) -> str:
     if node.op_type == "IsInf" and not (found.get("detect_negative", 1) and found.get("detect_positive", 1)):
         return "it is supported for both signs only"
     if node.op_type == "SpaceToDepth" and found.get("mode", b"DCR") != b"DCR":
-        return "the mode CRD is not supported"
+        return "the mode CRD is supported for fixed shapes only"
     if node.op_type == "Cast" and found.get("to") not in ELEMENTS:
         return f"the type {element_name(found.get('to', 0))} is not supported"
     if node.op_type == "BitShift" and found.get("direction") not in (b"LEFT", b"RIGHT"):

@@ -9,7 +9,8 @@ from typing import Any
 
 from portcall.compile._kernels import Kernel, Rules
 from portcall.compile._labels import labels_of
-from portcall.compile._program import Program, Value
+from portcall.compile._program import Call, Program, Value
+from portcall.errors import ModelError
 from portcall.graph import ORIGIN, Entry, Graph, GraphBuilder
 
 Array = Any
@@ -28,6 +29,14 @@ def emit(
     emitter.run()
     builder = emitter.builder
     return dataclasses.replace(builder.graph(), metadata=dict(metadata)), builder.params
+
+
+def _check_elements(call: Call) -> None:
+    """Refuse to read elements of what has none, such as a Gather from an empty table."""
+    if any(0 in value.shape for value in call.inputs):
+        what = (labels_of(call) or [call.function])[0]
+        text = f"{what}: it reads elements of a value that has none"
+        raise ModelError(text, problems=[text])
 
 
 class _Emitter:
@@ -50,6 +59,7 @@ class _Emitter:
                 name = own.get(made) or self._free("reshape")
                 self._entries[made] = self.builder.reshape(self._entry(call.inputs[0]), made.shape, name=name)
                 continue
+            _check_elements(call)
             kernel = self.rules.choose(call)
             inputs = [self._input(kernel, place, value) for place, value in enumerate(call.inputs)]
             several, nodes = len(call.outputs) > 1, labels_of(call)

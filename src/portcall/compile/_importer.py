@@ -356,6 +356,18 @@ def _topk(bb: Any, inputs: list[Any], attrs: dict[str, Any]) -> Expr | None:
     return relax.Tuple([bb.emit(relax.op.reshape(bb.emit(relax.TupleGetItem(both, k)), shape)) for k in range(2)])
 
 
+def _products_so_far(bb: Any, inputs: list[Any], attrs: dict[str, Any]) -> Expr:
+    """Return the products of the elements up to each one, or of those before it."""
+    axis = _array(inputs, 1)
+    if axis is None:
+        raise ValueError("its axis must be constant")
+    x, place = inputs[0], int(axis.reshape(-1)[0])
+    turned = bool(attrs.get("reverse", 0))
+    x = bb.emit(relax.op.flip(x, place)) if turned else x
+    made = relax.op.cumprod(x, place, exclusive=bool(attrs.get("exclusive", 0)))
+    return relax.op.flip(bb.emit(made), place) if turned else made
+
+
 def _call(bb: Any, kernel: Any, name: str, inputs: list[Any], results: list[tuple[Sequence[int], Any]]) -> Expr:
     """Return a call of a function of TVM's that is a kernel."""
     types = [relax.TensorType(shape, dtype) for shape, dtype in results]
@@ -365,6 +377,7 @@ def _call(bb: Any, kernel: Any, name: str, inputs: list[Any], results: list[tupl
 
 OWN: Mapping[str, Callable[[Any, list[Any], dict[str, Any]], Any]] = {
     "ConvInteger": _convolution,
+    "CumProd": _products_so_far,
     "MatMulInteger": _product,
     "Max": _largest,
     "Min": _smallest,

@@ -11,6 +11,7 @@ import onnx
 from onnx import helper
 
 from portcall.compile._rewriting import ONNX_DOMAINS, Graph, Nodes, UnknownError, attribute_of, replace_operators
+from portcall.compile._signals import WRITTEN
 
 Model = Any
 _AT_ONCE = 16
@@ -38,6 +39,10 @@ def write_out(model: Model) -> Model:
 
 def _writer_of(node: Any) -> Callable[[Nodes], None] | None:
     if node.domain not in ONNX_DOMAINS or (node.op_type == "LayerNormalization" and is_of_rows(node)):
+        return None
+    if node.op_type == "IsInf" and all(attribute_of(node, f"detect_{sign}", 1) for sign in _SIGNS):
+        return None
+    if node.op_type == "SpaceToDepth" and attribute_of(node, "mode", b"DCR") == b"DCR":
         return None
     return _WRITTEN.get(node.op_type)
 
@@ -83,6 +88,65 @@ def _moments(n: Nodes, x: str, axes: Iterable[int], mean: str = "") -> tuple[str
     """Write the differences from the mean, and the mean of their squares."""
     difference = n.add("Sub", x, n.reduced("ReduceMean", x, axes, out=mean))
     return difference, n.reduced("ReduceMean", n.add("Mul", difference, difference), axes)
+
+
+def _lp_normalization(n: Nodes) -> None:
+    """Write a division by the sums of rows, or by their roots; rows of zeros stay such."""
+    x, axis = n.input(0), [n.attribute("axis", -1)]
+    sizes = n.reduced(f"ReduceL{n.attribute('p', 2)}", x, axis)
+    dtype = n.graph.dtype(x) or "float32"
+    n.add("Div", x, n.add("Where", n.add("Equal", sizes, n.stored(0, dtype)), n.stored(1, dtype), sizes),
+          out=n.output(0))  # fmt: skip
+
+
+def _is_infinite(n: Nodes) -> None:
+    """Write the search for infinity of one sign, or of none."""
+    dtype = n.graph.dtype(n.input(0)) or "float32"
+    signs = [sign for sign in _SIGNS if n.attribute(f"detect_{sign}", 1)]
+    found = [n.add("Equal", n.input(0), n.stored(_SIGNS[sign], dtype)) for sign in signs or _SIGNS]
+    n.add("Identity" if signs else "And", *found, out=n.output(0))
+
+
+def _space_to_depth(n: Nodes) -> None:
+    size = n.attribute("blocksize")
+    batch, channels, height, width = (n.extent(n.input(0), axis) for axis in range(4))
+    apart = n.stored([batch, channels, height // size, size, width // size, size], "int64")
+    moved = n.add("Transpose", n.add("Reshape", n.input(0), apart), perm=[0, 1, 3, 5, 2, 4])
+    whole = n.stored([batch, channels * size**2, height // size, width // size], "int64")
+    n.add("Reshape", moved, whole, out=n.output(0))
+
+
+def _reversed(n: Nodes) -> None:
+    """Write a ReverseSequence: each place reads the one that is as far from the end of its sequence."""
+    x, time, batch = n.input(0), n.attribute("time_axis", 0), n.attribute("batch_axis", 1)
+    rank = n.rank(x)
+    shape = [n.extent(x, axis) for axis in range(rank)]
+    places = n.stored(np.arange(shape[time]).reshape([-1 if axis == time else 1 for axis in range(rank)]), "int64")
+    ends = n.add("Reshape", n.input(1), n.stored([-1 if axis == batch else 1 for axis in range(rank)], "int64"))
+    mirrored = n.add("Sub", n.add("Sub", ends, n.stored(1, "int64")), places)
+    source = n.add("Where", n.add("Less", places, ends), mirrored, places)
+    n.add("GatherElements", x, n.add("Expand", source, n.stored(shape, "int64")), out=n.output(0), axis=time)
+
+
+def _tensor_scatter(n: Nodes) -> None:
+    """Write what replaces a part of each sequence of a cache: a place reads the update where that reaches it."""
+    past, update, axis = n.input(0), n.input(1), n.attribute("axis", -2)
+    rank = n.rank(past)
+    axis %= rank
+    shape, count = [n.extent(past, k) for k in range(rank)], n.extent(update, axis)
+    places = n.stored(np.arange(shape[axis]).reshape([-1 if k == axis else 1 for k in range(rank)]), "int64")
+    begins = n.stored(0, "int64")
+    if n.input(2):
+        begins = n.add("Reshape", n.input(2), n.stored([-1, *[1] * (rank - 1)], "int64"))
+    moved = n.add("Sub", places, begins)
+    if n.attribute("mode", b"linear") == b"circular":
+        moved = n.add("Mod", moved, n.stored(shape[axis], "int64"))
+    last = n.stored(count - 1, "int64")
+    zero = n.stored(0, "int64")
+    inside = n.add("Not", n.add("Or", n.add("Less", moved, zero), n.add("Greater", moved, last)))
+    source = n.add("Min", n.add("Max", moved, zero), last)
+    taken = n.add("GatherElements", update, n.add("Expand", source, n.stored(shape, "int64")), axis=axis)
+    n.add("Where", inside, taken, past, out=n.output(0))
 
 
 def _celu(n: Nodes) -> None:
@@ -154,7 +218,9 @@ def _shift(graph: Graph, node: Any, dtype: np.dtype[Any]) -> list[Any]:
     return nodes
 
 
+_SIGNS = {"positive": np.inf, "negative": -np.inf}
 _WRITTEN: Mapping[str, Callable[[Nodes], None]] = {
-    "Celu": _celu, "LayerNormalization": _layer_normalization,
-    "MeanVarianceNormalization": _mean_variance_normalization,
+    **WRITTEN, "Celu": _celu, "IsInf": _is_infinite, "LayerNormalization": _layer_normalization,
+    "LpNormalization": _lp_normalization, "MeanVarianceNormalization": _mean_variance_normalization,
+    "ReverseSequence": _reversed, "SpaceToDepth": _space_to_depth, "TensorScatter": _tensor_scatter,
 }  # fmt: skip

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper, shape_inference
+from onnx.reference import ReferenceEvaluator
 
 from portcall.errors import ModelError
 
@@ -385,3 +386,22 @@ def value_that_decides(model: Model, name: str) -> int | None:
             if others and others[0].size == 1 and float(others[0].reshape(-1)[0]).is_integer():
                 return int(others[0].reshape(-1)[0])
     return None
+
+
+def evaluated(graph: Graph, node: Any) -> list[Array] | None:
+    """Return what onnx's reference implementation says; None where it has none."""
+    feeds = {name: graph.constants[name] for name in node.input if name}
+    values = [
+        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) for n, a in feeds.items()
+    ]
+    results = [onnx.ValueInfoProto(name=name) for name in node.output if name]
+    made = helper.make_graph([node], "constant", values, results)
+    imports = [helper.make_opsetid("" if domain == "ai.onnx" else domain, v) for domain, v in graph.opset.items()]
+    try:
+        found = ReferenceEvaluator(helper.make_model(made, opset_imports=imports)).run(None, feeds)
+    except Exception:  # it is computed when the model runs, or refused by the import
+        return None
+    if not all(isinstance(array, (np.ndarray, np.generic)) for array in found):
+        return None
+    by_name = iter(found)
+    return [np.asarray(next(by_name)) if name else None for name in node.output]

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import helper, inliner
-from onnx.reference import ReferenceEvaluator
 
 from portcall.compile._borders import fold_borders
 from portcall.compile._bytes import keep_bytes
@@ -35,7 +34,7 @@ from portcall.compile._operators import (
 from portcall.compile._quantized import is_quantized, new_enough, replace_quantized
 from portcall.compile._recurrent import RECURRENT, replace_recurrent
 from portcall.compile._resize import replace_resizes
-from portcall.compile._rewriting import CONVOLUTIONS, ONNX_DOMAINS, Graph, attribute_of, opset_of, refusing
+from portcall.compile._rewriting import CONVOLUTIONS, ONNX_DOMAINS, Graph, attribute_of, evaluated, opset_of, refusing
 from portcall.compile._subpixels import replace_narrow
 from portcall.errors import ModelError
 
@@ -118,6 +117,7 @@ def decompose(model: Model) -> Model:
         try:
             typed = infer_shapes(model)
             _add_types_of_weights(typed)
+            _add_defaults(typed, wanted)
             model = inliner.inline_selected_functions(typed, sorted(wanted), inline_schema_functions=True)
         except RuntimeError as error:  # a value without a type
             raise ModelError(f"{', '.join(name for _, name in sorted(wanted))} cannot be decomposed: {error}") from None
@@ -154,6 +154,20 @@ def _add_types_of_weights(model: Model) -> None:
     )
     if any(not name for node in model.graph.node for name in node.input):  # it asks for the types of these as well
         model.graph.value_info.append(helper.make_tensor_value_info("", onnx.TensorProto.FLOAT, None))
+
+
+def _add_defaults(model: Model, wanted: set[tuple[str, str]]) -> None:
+    """Give nodes all their attributes: in the bodies of operators they have no defaults."""
+    for node in model.graph.node:
+        if (node.domain, node.op_type) not in wanted:
+            continue
+        given = {attribute.name for attribute in node.attribute}
+        schema = onnx.defs.get_schema(node.op_type, opset_of(model), node.domain)
+        node.attribute.extend(
+            each.default_value
+            for name, each in schema.attributes.items()
+            if name not in given and each.default_value.name
+        )
 
 
 def _is_imported_wrongly(node: Any) -> bool:
@@ -225,6 +239,13 @@ def fold_empty(graph: Graph) -> None:
         if len(found) == len(results) and node.op_type not in ("Identity", "Constant"):
             kept += [helper.make_node("Identity", [empty(name)], [name]) for name in found]
             continue
+        if node.op_type.startswith("Scatter") and not found and is_empty(node.input[1]):
+            kept.append(helper.make_node("Identity", [node.input[0]], results))
+            continue
+        if node.op_type == "MatMulInteger" and not found and is_empty(node.input[0]) and graph.shape(results[0]):
+            zeros = graph.constant(results[0], np.zeros(graph.shape(results[0]) or (), "int32"))
+            kept.append(helper.make_node("Identity", [zeros], results))
+            continue
         if node.op_type == "Concat" and not found:
             left = [name for name in node.input if not is_empty(name)]
             del node.input[:]
@@ -265,26 +286,7 @@ def _computed(graph: Graph, node: Any) -> list[Array] | None:
     shapes = [graph.shape(name) for name in node.output if name]
     if any(shape is not None and np.prod(shape, dtype="int64") * 8 > _MOST_FOLDED for shape in shapes):
         return None
-    return _evaluate(graph, node)
-
-
-def _evaluate(graph: Graph, node: Any) -> list[Array] | None:
-    """Return what onnx's reference implementation says; None where it has none."""
-    feeds = {name: graph.constants[name] for name in node.input if name}
-    values = [
-        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) for n, a in feeds.items()
-    ]
-    results = [onnx.ValueInfoProto(name=name) for name in node.output if name]
-    made = helper.make_graph([node], "constant", values, results)
-    imports = [helper.make_opsetid("" if domain == "ai.onnx" else domain, v) for domain, v in graph.opset.items()]
-    try:
-        found = ReferenceEvaluator(helper.make_model(made, opset_imports=imports)).run(None, feeds)
-    except Exception:  # it is computed when the model runs, or refused by the import
-        return None
-    if not all(isinstance(array, (np.ndarray, np.generic)) for array in found):
-        return None
-    by_name = iter(found)
-    return [np.asarray(next(by_name)) if name else None for name in node.output]
+    return evaluated(graph, node)
 
 
 # ---- Scales and shifts of channels -----------------------------------------------------------------------------------
