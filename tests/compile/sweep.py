@@ -129,9 +129,9 @@ def made(name: str) -> tuple[Any, dict[str, Any]]:
 def expected(model: Any, inputs: dict[str, Any]) -> list[Any]:
     """Return what each reference says that can run the model."""
     found = []
-    for run in (lambda: session_of(model).run(None, inputs), lambda: ReferenceEvaluator(model).run(None, inputs)):
+    for make in (session_of, ReferenceEvaluator):
         try:
-            found.append([np.asarray(each) for each in run()])
+            found.append([np.asarray(each) for each in make(model).run(None, inputs)])
         except Exception:  # the references have classes of their own, or none
             continue
     return found

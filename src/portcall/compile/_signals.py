@@ -115,7 +115,7 @@ def _eye(n: Nodes) -> None:
     shape, kind = n.graph.shape(n.input(0)), n.attribute("dtype")
     if shape is None:
         raise UnknownError(f"the shape of '{n.input(0)}' is not fixed")
-    ones = np.eye(*shape, n.attribute("k", 0))
+    ones = np.eye(shape[0], shape[1], int(n.attribute("k", 0)))
     dtype = n.graph.dtype(n.input(0)) if kind is None else str(helper.tensor_dtype_to_np_dtype(kind))
     n.add("Identity", n.stored(ones, dtype), out=n.output(0))
 
