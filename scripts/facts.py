@@ -5,11 +5,12 @@
 
 With ``--check`` nothing is written, and what differs from its facts is named. A file of facts has
 
-* ``about``, the ``header`` of C++ that it becomes, and the ``page`` with its tables;
+* ``about``, the ``header`` of C++ that it becomes, the ``page`` with its tables, and the ``python`` module, where that
+  is not the one of the wire;
 * ``constants``: ``name``, ``value`` (text such as "1 << 30" or "0xFF271" is a number), ``type`` in C++, ``about``,
   the ``ends`` that have it ("c++ python js"), and what the page has ``said`` of it, where ``{}`` is the value;
 * ``tables``: rows with a ``name``. ``c++``, ``python`` and ``js`` say what a table becomes there: ``names``, ``enum``
-  (by ``number``), ``constants`` (by ``value``), ``rows`` (by ``members``), ``map COLUMN`` or ``type NAME``.
+  (by ``number``), ``constants`` (by ``value``), ``rows`` (by ``members``), ``map COLUMN``, ``type NAME`` or ``help``.
   ``columns`` are those of the page, with their heads, some ``quoted``; a row with ``"page": false`` is not on it;
 * ``layouts`` of memory that two processes share: fields with a type, a name, what it is, and how many there are.
 """
@@ -19,7 +20,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
@@ -67,7 +68,7 @@ def literal(value: Any, typed: str = "", js: bool = False) -> str:
         if shift and typed:
             return f"{typed}{{{first}}} << {shift}"
         return value.lower() if js else value
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else str(value)
+    return json.dumps(value, ensure_ascii=False).replace(r"\u000b", r"\v") if isinstance(value, str) else str(value)
 
 
 def listed(head: str, items: list[str], tail: str, width: int = WIDTH) -> list[str]:
@@ -121,6 +122,10 @@ def cpp_table(table: Fact, known: set[str]) -> Iterator[str]:
         yield from listed(
             f"constexpr const char* k{camel(table['name'])}[] = {{", [literal(row["name"]) for row in rows], "};"
         )
+    elif what == "help":
+        yield f'constexpr char k{camel(table["name"])}[] = R"('
+        yield from (line for row in rows for line in help_of(row))
+        yield ')";'
     elif what == "enum":
         numbered = "number" in rows[0]
         yield f"enum class {camel(table['name'])} : int32_t {{"
@@ -146,6 +151,14 @@ def cpp_table(table: Fact, known: set[str]) -> Iterator[str]:
             cells = [row["name"], *(row.get(m["name"], False if m["type"] == "bool" else "") for m in members)]
             yield f"    {{{', '.join(map(literal, cells))}}},"
         yield "};"
+
+
+def help_of(row: Fact) -> list[str]:
+    """The lines of an option in the output of --help."""
+    default = f"  [default: {row['default']}]" if "default" in row else ""
+    head = f"  {row['name']} {row.get('metavar', '')}".rstrip()
+    lines = wrap(row["help"] + default, 52)
+    return [f"{head:27} {lines[0]}", *(" " * 28 + line for line in lines[1:])]
 
 
 def size_of(name: str, layouts: dict[str, Fact]) -> int:
@@ -179,10 +192,11 @@ def cpp(source: str, facts: Fact) -> str:
         body += cpp_layout(layout, layouts)
     guard = "PORTCALL_" + facts["header"].removeprefix("core/").upper().replace("/", "_").replace(".", "_") + "_"
     text = "\n".join(body)
-    used = {"cstddef": "size_t", "cstdint": "int", "string_view": "string_view"}
+    used = {"cstddef": "size_t", "cstdint": r"int\d+_t", "string_view": "string_view"}
     return "\n".join([
         *head_of("//", source), *comment("// ", facts["about"]), f"#ifndef {guard}", f"#define {guard}", "",
-        *(f"#include <{name}>" for name, word in used.items() if word in text), "", "namespace portcall::facts {", "",
+        *(f"#include <{name}>" for name, word in used.items() if re.search(word, text)),
+        "", "namespace portcall::facts {", "",
         "// clang-format off: one fact a line", text.strip("\n"), "// clang-format on", "",
         "}  // namespace portcall::facts", f"#endif  // {guard}", "",
     ])  # fmt: skip
@@ -264,7 +278,7 @@ def python(sources: dict[str, Fact]) -> str:
     body: list[str] = []
     for source, facts in sources.items():
         layouts = {layout["name"]: layout for layout in facts.get("layouts", ())}
-        body += ["", f"# ---- {source} ----", *comment("# ", facts["about"]), ""]
+        body += ["", f"# ---- {source} ----", *comment("# ", facts["about"]), ""] if len(sources) > 1 else []
         for fact in facts.get("constants", ()):
             body += python_constant(fact) if here(fact, "python") else []
         for table in facts.get("tables", ()):
@@ -279,8 +293,9 @@ def python(sources: dict[str, Fact]) -> str:
             last = [*layouts][-1]
             body.append(f"{upper(last)}_BYTES = {size_of(last, layouts)}")
     text = re.sub(r"\n{4,}", "\n\n\n", "\n".join(body))
+    said = next(iter(sources.values()))["about"] if len(sources) == 1 else "Facts that other languages have, too."
     head = [
-        *head_of("#", "facts/*.json"), '"""Facts that other languages have, too."""', "",
+        *head_of("#", "facts/*.json"), f'"""{said}"""', "",
         "from __future__ import annotations", "",
         *(["import struct"] if "struct." in text else []), *(["from enum import IntEnum"] if "IntEnum" in text else []),
         f"from typing import {', '.join(name for name in ('Literal', 'NamedTuple') if name in text)}",
@@ -377,9 +392,14 @@ def results() -> dict[str, str]:
     sources = {
         str(path.relative_to(ROOT)): json.loads(path.read_text()) for path in sorted((ROOT / "facts").glob("*.json"))
     }
+    values = {fact["name"]: fact["value"] for facts in sources.values() for fact in facts.get("constants", ())}
+    for row in (row for facts in sources.values() for table in facts.get("tables", ()) for row in table["rows"]):
+        if "default" in row:
+            row["default"] = row["default"].format(**values)
     made: dict[str, str] = {facts["header"]: cpp(source, facts) for source, facts in sources.items()}
-    writers: dict[str, Callable[[dict[str, Fact]], str]] = {PYTHON: python, TYPESCRIPT: typescript}
-    made |= {path: write(sources) for path, write in writers.items()}
+    for module in {facts.get("python", PYTHON) for facts in sources.values()}:
+        made[module] = python({name: facts for name, facts in sources.items() if facts.get("python", PYTHON) == module})
+    made[TYPESCRIPT] = typescript(sources)
     tables = [(facts, table) for facts in sources.values() for table in facts.get("tables", ())]
     pages = {facts["page"] for facts in sources.values() if "page" in facts}
     pages |= {table["page"] for _, table in tables if "page" in table}

@@ -68,7 +68,8 @@ HOUSE = [
     ),
     (
         "rpc/wire",
-        "_address _digests _facts _texts _tls _zstd",
+        "_facts",
+        "_address _digests _texts _tls _zstd",
         "_endings _handshake _layouts _values",
         "_farm",
         "__init__",
@@ -122,7 +123,7 @@ HOUSE = [
     ),
     (
         "cli",
-        "_arguments _counts _errors",
+        "_arguments _counts _errors _server_options",
         "_inputs _output _ready _store",
         "_command _progress",
         "_devices _isolate _remote _graph_report _onnx _onnx_report _vm_arguments _vm_report",

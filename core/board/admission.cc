@@ -46,7 +46,7 @@ void Supervisor::Begin(Descriptor socket) {
 
 // Where silent connections take all the room, the oldest of them is ended.
 void Supervisor::MakeRoom() {
-  if (Count(State::kGreeting, State::kWaiting) < kMaxHandshakes) return;
+  if (!IsCrowded()) return;
   for (const auto& [number, connection] : connections_) {
     if (connection->state > State::kProving) continue;
     if (Now() - connection->since > kStaleHandshake) Drop(connection.get(), {"crowded"});

@@ -115,7 +115,7 @@ size_t MissingOfHello(std::string_view received) {
 Hello ParseHello(std::string_view whole) {
   const std::string_view text = whole.substr(kHeadBytes);
   PORTCALL_CHECK(bytes::IsUtf8(text), RemoteProtocolError) << "the peer's key is not UTF-8";
-  const std::vector<std::string> words = Split(text, std::string_view(" \t\n\v\f\r", 6));
+  const std::vector<std::string> words = Split(text, kBlanks);
   constexpr std::string_view kRole = "client:";
   PORTCALL_CHECK(!words.empty() && words[0].compare(0, kRole.size(), kRole) == 0, RemoteProtocolError)
       << "the peer is not a client: it sent '" << text.substr(0, 80) << "'";

@@ -10,54 +10,20 @@
 #include <cstring>
 
 #include "board/hello.h"
+#include "facts/options.h"
+#include "facts/server.h"
 #include "portcall/error.h"
 
 namespace portcall::board {
 namespace {
 
-constexpr const char* kFarmPort = "9190";
-constexpr const char* kHelp = R"(Usage: portcall-server [OPTIONS]
+constexpr const char* kUsage = R"(Usage: portcall-server [OPTIONS]
 
   Let portcall and TVM clients upload, call and time code here, without Python.
   The first line on standard output is "listening on HOST:PORT".
 
-Options:
-  --host TEXT               Address to listen on.  [default: 127.0.0.1]
-  --port NUMBER             0 takes a free one.  [default: 9090]
-  --port-end NUMBER         Take the first free port below this one.
-  --unix PATH               Listen on a Unix socket instead, for this user alone.
-  --key TEXT                Label that clients must ask for; not a secret.
-  --load-library A:B        Libraries to load, separated by colons.
-  --expose PATTERN          Let sessions use further global functions: 'demo.*'.
-  --token-file FILE         File with the token that clients must know; or
-                            PORTCALL_TOKEN.
-  --insecure                Listen on other addresses without a token.
-  --max-sessions NUMBER     Further clients wait; 0: any number.
-  --session-timeout TIME    How long a session may last: 10m.
-  --handshake-timeout TIME  Timeout of a client's handshake.  [default: 10s]
-  --memory-limit SIZE       Data memory of a session's process: 64MiB.
-  --disk-limit SIZE         Files in a session's directory.
-  --max-frame SIZE          Length of a message; contents of tensors do not
-                            count.  [default: 1GiB]
-  --farm HOST:PORT         Be a place of this farm, whose clients alone come in;
-                           the token is then the farm's (PORTCALL_FARM_TOKEN).
-  --place NAME             The name of the place; by default that of this
-                           machine and the key.
-  --tag NAME[=VALUE]       A label of the place. Can be repeated.
-  --relay                  Let clients come through the farm only, as behind NAT.
-  --check COMMAND          Runs before each lease; if it fails, another board is
-                           used.
-  --prepare COMMAND        Runs before each lease, such as one that flashes.
-  --clean COMMAND          Runs after each lease.
-  --hook-limit TIME        How long each of these may take.  [default: 60s]
-  --work-dir DIRECTORY      Folder for the sessions' directories.
-  --ready-file FILE         Write a JSON object with the address when ready.
-  --json                    Print a JSON object with the address instead.
-  --log-json                Log JSON objects to standard error.
-  --silent                  Log nothing.
-  --version                 Print the version and end.
-  --help                    Print this and end.
-
+Options:)";
+constexpr const char* kExamples = R"(
 Examples:
   portcall-server                                        this machine only, port 9090
   portcall-server --host 0.0.0.0 --token-file token      other machines, too
@@ -133,7 +99,7 @@ std::vector<std::pair<std::string, std::string>> ReadAddresses(const std::string
     if (six && host.back() == ']') host = host.substr(1, host.size() - 2);
     PORTCALL_CHECK(!host.empty(), ValueError)
         << "the address '" << text << "' is not of the form host:port or [v6]:port";
-    const std::string port = has_port ? text.substr(colon + 1) : kFarmPort;
+    const std::string port = has_port ? text.substr(colon + 1) : std::to_string(kFarmPort);
     PORTCALL_CHECK(ReadNumber(port, 65535) > 0, ValueError) << "invalid port " << port << " (must be 1-65535)";
     addresses.emplace_back(host, port);
     at = end + 1;
@@ -161,6 +127,8 @@ bool SetValue(Options* to, const std::string& name, const std::string& value) {
   else if (name == "--expose") to->expose.push_back(value);
   else if (name == "--token-file") to->token_file = value;
   else if (name == "--max-sessions") to->max_sessions = ReadNumber(value, 1'000'000);
+  else if (name == "--max-handshakes") to->max_handshakes = ReadNumber(value, 1'000'000);
+  else if (name == "--lost-client-grace") to->lost_client_grace = ReadDuration(value);
   else if (name == "--session-timeout") to->session_timeout = ReadDuration(value);
   else if (name == "--handshake-timeout") to->handshake_timeout = ReadDuration(value);
   else if (name == "--memory-limit") to->memory_limit = ReadSize(value);
@@ -181,7 +149,7 @@ bool SetValue(Options* to, const std::string& name, const std::string& value) {
 
 void SetDefaults(Options* options) {
   const bool joins = !options->farm.empty();
-  if (options->port < 0) options->port = joins ? 0 : 9090;  // the farm tells the address
+  if (options->port < 0) options->port = joins ? 0 : kPort;  // the farm tells the address
   char name[256] = "";
   gethostname(name, sizeof(name) - 1);
   if (joins && options->place.empty()) options->place = std::string(name) + "-" + options->key;
@@ -191,11 +159,12 @@ void CheckOptions(const Options& options) {
   if (!options.farm.empty()) {
     PORTCALL_CHECK(!options.key.empty(), ValueError) << "a place of a farm needs a key, such as --key rasp4";
   }
-  PORTCALL_CHECK(options.key.find_first_of(" \t\n\v\f\r") == std::string::npos, ValueError)
+  PORTCALL_CHECK(options.key.find_first_of(facts::kBlanks) == std::string::npos, ValueError)
       << "the key '" << options.key << "' contains whitespace, which the protocol cannot carry";
   PORTCALL_CHECK(!options.port_end || options.port < options.port_end, ValueError)
       << "invalid --port-end " << options.port_end << " (must be above the port, " << options.port << ")";
   PORTCALL_CHECK(options.handshake_timeout > 0, ValueError) << "invalid --handshake-timeout (must be above 0)";
+  PORTCALL_CHECK(options.max_handshakes > 0, ValueError) << "invalid --max-handshakes 0 (must be 1-1000000)";
   PORTCALL_CHECK(options.max_frame > 0, ValueError) << "invalid --max-frame (must be above 0)";
 }
 
@@ -220,7 +189,8 @@ Parsed ParseOptions(int argc, char** argv) {
     for (int i = 1; i < argc; ++i) {
       name = argv[i];
       if (name == "--help" || name == "--version") {
-        printf("%s", name == "--help" ? kHelp : "portcall-server " PORTCALL_VERSION "\n");
+        if (name == "--help") printf("%s%s%s", kUsage, kOptions, kExamples);
+        else printf("portcall-server " PORTCALL_VERSION "\n");
         parsed.exit_code = 0;
         return parsed;
       }

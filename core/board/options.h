@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "facts/server.h"
 #include "facts/wire.h"
 
 namespace portcall::board {
@@ -21,7 +22,9 @@ struct Options {
   std::vector<std::string> libraries, expose, tags;
   bool insecure = false, relay = false, json = false, log_json = false, silent = false;
   int64_t max_sessions = 0, memory_limit = 0, disk_limit = 0, max_frame = facts::kMaxFrame;
-  double session_timeout = 0, handshake_timeout = 10, hook_limit = 60;
+  int64_t max_handshakes = facts::kMaxHandshakes;
+  double session_timeout = 0, handshake_timeout = facts::kHandshakeTimeout, hook_limit = facts::kHookLimit;
+  double lost_client_grace = facts::kLostClientGrace;
 
   bool Local() const;  // only processes of this machine can connect
 };

@@ -15,7 +15,6 @@
 namespace portcall::board {
 namespace {
 
-constexpr double kLostGrace = 10;     // seconds that a session may go on after its client has gone
 constexpr double kStopTimeout = 5;    // for the processes of sessions to end
 constexpr double kDeleteTimeout = 3;  // for the keeper to delete what is left
 constexpr double kLookAgain = 10;     // between two looks for clients that are gone without a word
@@ -193,7 +192,7 @@ void Supervisor::Step() {
   std::vector<pollfd> polled = {{signals_.get(), POLLIN, 0}, {output_read_.get(), POLLIN, 0}};
   polled.push_back({keeper_.fd(), static_cast<short>(keeper_.waiting() ? POLLIN | POLLOUT : POLLIN), 0});
   polled.push_back({gate_.fd(), static_cast<short>(gate_.waiting() ? POLLIN | POLLOUT : POLLIN), 0});
-  const bool room = Count(State::kGreeting, State::kWaiting) < kMaxHandshakes && Now() >= accept_after_;
+  const bool room = !IsCrowded() && Now() >= accept_after_;
   polled.push_back({room ? listener_.socket.get() : -1, POLLIN, 0});
   double next = Now() + kLongestWait;
   if (accept_after_ > Now()) next = std::min(next, accept_after_);
@@ -335,8 +334,8 @@ void Supervisor::OnClient(Connection* connection, short events) {
   if (!(events & (POLLRDHUP | POLLHUP | POLLERR))) return;
   connection->gone = true;
   if (connection->state != State::kServing) return Drop(connection, {"left"});
-  if (connection->deadline <= 0 || Now() + kLostGrace < connection->deadline) {
-    connection->deadline = Now() + kLostGrace;
+  if (connection->deadline <= 0 || Now() + options_.lost_client_grace < connection->deadline) {
+    connection->deadline = Now() + options_.lost_client_grace;
     if (connection->killed.how.empty()) connection->killed = {"abandoned"};
   }
 }
@@ -405,6 +404,10 @@ size_t Supervisor::Count(State from, State to) const {
   return static_cast<size_t>(std::count_if(connections_.begin(), connections_.end(), [&](const auto& entry) {
     return entry.second->state >= from && entry.second->state <= to;
   }));
+}
+
+bool Supervisor::IsCrowded() const {
+  return Count(State::kGreeting, State::kWaiting) >= static_cast<size_t>(options_.max_handshakes);
 }
 
 Connection* Supervisor::Find(int number) {

@@ -33,8 +33,7 @@
 
 namespace portcall::board {
 
-constexpr size_t kMaxHandshakes = 64;  // connections on their way to a session
-constexpr double kPause = 0.1;         // until what failed for want of room is tried again
+constexpr double kPause = 0.1;  // seconds until what failed for want of room is tried again
 
 enum class State { kGreeting, kProving, kWaiting, kServing };
 
@@ -114,6 +113,7 @@ class Supervisor {
   void Forget(Connection* connection);
 
   size_t Count(State from, State to) const;
+  bool IsCrowded() const;  // as many connections as may be are on their way to a session
   Connection* Find(int number);
   SessionStart LeaveSupervisor(Connection* connection);
 

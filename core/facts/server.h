@@ -29,6 +29,18 @@ constexpr double kStaleHandshake = 1.0;
 constexpr double kKillAgain = 1.0;
 // Seconds for a client to read the last message.
 constexpr double kLinger = 5.0;
+// The port of a server unless it is told another.
+constexpr int32_t kPort = 9090;
+// The port of a farm.
+constexpr int32_t kFarmPort = 9190;
+// Seconds for a client to say who it is, unless the server is told others.
+constexpr double kHandshakeTimeout = 10.0;
+// How many connections may be on their way to a session, unless the server is told another number.
+constexpr int64_t kMaxHandshakes = 64;
+// Seconds that a session may go on with its work after its client has gone, unless the server is told others.
+constexpr double kLostClientGrace = 10.0;
+// Seconds for what runs before and after a lease, unless the place is told others.
+constexpr double kHookLimit = 60.0;
 // What a call says in the place of a name.
 constexpr std::string_view kNameless = "a function without a name";
 // What the log says after SIGKILL.

@@ -21,6 +21,8 @@ constexpr int32_t kOldestExtension = 1;
 constexpr size_t kProofBytes = 32;
 // The most bytes of a key with its words, and of a notice.
 constexpr size_t kMaxKeyBytes = 4096;
+// What separates words, and so is in no key. Others, such as U+00A0, are part of a word.
+constexpr std::string_view kBlanks = " \t\n\v\f\r";
 // The longest duration that anything takes: 31 years.
 constexpr double kMostSeconds = 1e9;
 // Added to a code: the request is not answered, and fills a handle of the client's.

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "bytes/byte_order.h"
+#include "facts/wire.h"
 #include "portcall/sha256.h"
 #include "rpc/channel.h"
 #include "rpc/remote_objects.h"
@@ -25,9 +26,7 @@
 namespace portcall::rpc {
 namespace {
 
-constexpr uint32_t kMagic = 0xFF271, kDuplicate = 0xFF272, kMismatch = 0xFF273, kNotice = 0xFF274, kMostBytes = 4096;
 constexpr const char* kStrange = "its answer is not of this protocol";
-constexpr double kMostSeconds = 1e9;
 
 [[noreturn]] void FailToConnect(const std::string& address, const std::string& why) {
   throw Error("ConnectError", "cannot connect to " + address + ": " + why);
@@ -113,8 +112,9 @@ class Handshake {
 
   // Returns the extensions that both sides have.
   std::vector<std::string> Run(const std::string& key, const std::string& token) {
-    const std::string words = "client:" + key + " -portcall=1 -features=callback,pipeline -nonce=" + Nonce();
-    Send(Number(kMagic) + Number(static_cast<uint32_t>(words.size())) + words);
+    const std::string words = "client:" + key + " -portcall=" + std::to_string(kExtensionVersion) +
+                              " -features=callback,pipeline -nonce=" + Nonce();
+    Send(Number(kMagic) + Number(static_cast<int32_t>(words.size())) + words);
     std::string reply = ReadReply(key);
     const bool asked = OptionOf(reply, "-auth=") == "token";
     if (asked != !token.empty()) {
@@ -145,7 +145,7 @@ class Handshake {
     for (int i = 0; i < 32; ++i) text += "0123456789abcdef"[random() & 15];
     return text;
   }
-  static std::string Number(uint32_t value) {
+  static std::string Number(int32_t value) {
     value = bytes::Ordered(value);
     return {reinterpret_cast<const char*>(&value), sizeof(value)};
   }
@@ -174,11 +174,11 @@ class Handshake {
   // The words of the server's reply; notices before it say what it waits for.
   std::string ReadReply(const std::string& key) {
     for (;;) {
-      const auto code = bytes::NumberAt<uint32_t>(Read(4).data());
+      const auto code = bytes::NumberAt<int32_t>(Read(4).data());
       if (code == kMismatch || code == kDuplicate) FailToConnect(address_, "it does not have the key '" + key + "'");
       if (code != kMagic && code != kNotice) FailToConnect(address_, kStrange);
       const auto size = bytes::NumberAt<uint32_t>(Read(4).data());
-      if (size > kMostBytes) FailToConnect(address_, kStrange);
+      if (size > kMaxKeyBytes) FailToConnect(address_, kStrange);
       std::string text = Read(size);
       if (code == kMagic) return text;
     }
@@ -193,8 +193,7 @@ class Handshake {
 
 // A session with a server at "host:port", "[v6]:port" or "unix:/path"; `timeout` is that of each step of the handshake.
 Module Connect(std::string address, std::string key, std::string token, double timeout, double call_timeout) {
-  PORTCALL_CHECK(key.find_first_of(" \t\r\n\v\f") == key.npos, ValueError)
-      << "the key '" << key << "' contains whitespace";
+  PORTCALL_CHECK(key.find_first_of(kBlanks) == key.npos, ValueError) << "the key '" << key << "' contains whitespace";
   const int fd = OpenSocket(address, timeout);
   std::unique_ptr<Channel> channel = MakeFdChannel(fd, fd, true);
   std::vector<std::string> features;

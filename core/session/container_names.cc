@@ -18,6 +18,13 @@ template <typename F> void Offer(const std::string& name, F body) {
   else Registry::Set(name, PackedFunc(detail::Unpack(std::move(body)), name));
 }
 
+// A number that comes last, and may be left out.
+int64_t LastOf(Args args, int place) {
+  PORTCALL_CHECK(args.size() <= place + 1, TypeError)
+      << args.function() << " takes at most " << place + 1 << " arguments, got " << args.size();
+  return args.size() > place ? args[place].cast<int64_t>() : 0;
+}
+
 template <typename Container> void CheckGiven(const Container& container) {
   PORTCALL_CHECK(container.defined(), TypeError) << "a container is expected, got None";
 }
@@ -152,11 +159,14 @@ Tensor ViewOf(Tensor tensor, Shape shape, DLDataType dtype, int64_t offset) {
 }
 
 void OfferTensors() {
-  Offer("runtime.TVMTensorCreateView", ViewOf);
-  Offer("runtime.Device_StreamSync", [](DLDevice device, int64_t stream) {
+  Offer("runtime.TVMTensorCreateView", [](Args args, RetValue* rv) {
+    *rv = ViewOf(args[0].cast<Tensor>(), args[1].cast<Shape>(), args[2].cast<DLDataType>(), LastOf(args, 3));
+  });
+  Offer("runtime.Device_StreamSync", [](Args args, RetValue*) {
+    const int64_t stream = LastOf(args, 1);
     PORTCALL_CHECK(stream == 0, ValueError)
         << "stream " << stream << " is not known here; use the request DevStreamSync";
-    Check(PortcallDeviceSync(device, nullptr));
+    Check(PortcallDeviceSync(args[0].cast<DLDevice>(), nullptr));
   });
 }
 

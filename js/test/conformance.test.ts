@@ -9,9 +9,11 @@ import { Tensor } from "../src/index.js";
 import { remoteError } from "../src/rpc/client/remote_error.js";
 import { DescribedObject, decodeValue, encodeValue, Shape, wideInt } from "../src/rpc/wire/by_value.js";
 import { Reader, Writer } from "../src/rpc/wire/bytes.js";
-import { Code } from "../src/rpc/wire/facts.js";
+import { Code, type Feature } from "../src/rpc/wire/facts.js";
 import { FrameReader } from "../src/rpc/wire/frames.js";
 import {
+  checkKey,
+  commonFeatures,
   fromHex,
   greeting,
   HandshakeReader,
@@ -91,6 +93,32 @@ describe("the vectors shared with Python", () => {
       const read = () => timeoutOf(parseGreeting(reader.next()!.text, "client"));
       if (meaning.seconds === null) assert.throws(read, RemoteProtocolError, meaning.text);
       else assert.equal(read(), meaning.seconds);
+    }
+  });
+
+  test("of keys are sent, or refused, and read", () => {
+    const keys = named("key");
+    assert(keys.length > 5);
+    for (const { hex, meaning } of keys) {
+      const reader = new HandshakeReader();
+      reader.feed(fromHex(hex));
+      const { key } = parseGreeting(reader.next()!.text, "client");
+      assert.equal(key === meaning.key, meaning.whole, JSON.stringify(meaning.key));
+      if (meaning.whole) assert.equal(checkKey(meaning.key), meaning.key);
+      else assert.throws(() => checkKey(meaning.key), TypeError);
+    }
+  });
+
+  test("of features are those of the same name", () => {
+    for (const role of ["client", "server"] as const) {
+      const said = named(`features of the ${role}`);
+      assert(said.length > 3);
+      for (const { hex, meaning } of said) {
+        const reader = new HandshakeReader();
+        reader.feed(fromHex(hex));
+        const all: Feature[] = ["callback", "pipeline", "post", "traceback", "values"];
+        assert.deepEqual(commonFeatures(parseGreeting(reader.next()!.text, role), all), meaning.features);
+      }
     }
   });
 

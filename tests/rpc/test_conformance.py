@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import portcall
-from portcall import errors, rpc, testing
+from portcall import errors, get_global_func, rpc, testing
 from portcall.rpc._conformance import answer
 from portcall.rpc.wire import _handshake, _layouts
 from portcall.rpc.wire._facts import FEATURES, MISMATCH
@@ -44,6 +44,15 @@ def test_conformance_vectors_of_the_hello_are_read_by_our_ends() -> None:
     assert read_reply.options["secret"] == "s"
 
 
+def reply_to(server: Serving, hello: bytes) -> tuple[int, bytes]:
+    """The code of a server's reply, and its words where it has some."""
+    host, _, port = server.address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=30) as sock:
+        sock.sendall(hello)
+        (code,) = struct.unpack("<i", read(sock, 4))
+        return code, read(sock, struct.unpack("<i", read(sock, 4))[0]) if code == MAGIC else b""
+
+
 TIMES = [vector for vector in VECTORS if vector["name"] == "time of a session"]
 
 
@@ -57,11 +66,63 @@ def test_servers_read_the_times_of_the_conformance_vectors(serving_functions: Se
             _ = hello.timeout
     else:
         assert hello.timeout == seconds
-    host, _, port = serving_functions.address.rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=30) as sock:
-        sock.sendall(data)
-        (code,) = struct.unpack("<i", read(sock, 4))
+    code, _ = reply_to(serving_functions, data)
     assert code == (MISMATCH if seconds is None else MAGIC)
+
+
+KEYS = [vector for vector in VECTORS if vector["name"] == "key"]
+
+
+@pytest.mark.parametrize("vector", KEYS, ids=lambda vector: ascii(vector["meaning"]["key"]))
+def test_keys_of_the_conformance_vectors_are_sent_and_read_alike(
+    serving_functions: Serving, vector: dict[str, Any]
+) -> None:
+    """The server has the key k, so it lets in who says that and more words."""
+    data, key, whole = bytes.fromhex(vector["hex"]), vector["meaning"]["key"], vector["meaning"]["whole"]
+    assert reply_to(serving_functions, data)[0] == (MISMATCH if whole else MAGIC)
+    hello = _handshake.HelloReader().feed(data)
+    assert isinstance(hello, _handshake.Hello)
+    assert (hello.key == key) == whole
+    with pytest.raises(errors.KeyMismatchError if whole else ValueError):
+        rpc.connect(serving_functions.address, key=key)
+    with pytest.raises(errors.ConnectError if whole else ValueError):
+        get_global_func("portcall.rpc.Connect")(serving_functions.address, key, "", 10.0, 0.0)
+
+
+FEATURES_SAID = {role: [v for v in VECTORS if v["name"] == f"features of the {role}"] for role in ("client", "server")}
+
+
+@pytest.mark.parametrize("vector", FEATURES_SAID["client"], ids=lambda vector: vector["meaning"]["text"])
+def test_server_uses_the_features_of_the_conformance_vectors(
+    serving_functions: Serving, vector: dict[str, Any]
+) -> None:
+    _, words = reply_to(serving_functions, bytes.fromhex(vector["hex"]))
+    features = _handshake.parse_words(words, "server").options.get("features", "")
+    assert sorted(filter(None, features.split(","))) == vector["meaning"]["features"]
+
+
+@pytest.mark.parametrize("vector", FEATURES_SAID["server"], ids=lambda vector: vector["meaning"]["text"])
+def test_clients_use_the_features_of_the_conformance_vectors(vector: dict[str, Any]) -> None:
+    data, features = bytes.fromhex(vector["hex"]), set(vector["meaning"]["features"])
+
+    def serve(sock: Any) -> None:
+        read(sock, struct.unpack("<ii", read(sock, 8))[1])
+        sock.sendall(data)
+        read_frame(sock)
+        sock.sendall(frame(RETURN, struct.pack("<ii", 1, 0)))
+        read_frame(sock)
+        sock.sendall(frame(RETURN, sequence(pointer(1))))  # a function
+        read_frame(sock)
+
+    with saying(serve, shake_hands=False) as port, rpc.connect("127.0.0.1", port, timeout=30) as session:
+        assert session.features == features
+    with saying(serve, shake_hands=False) as port:  # a client of C++ sends functions where the server has callbacks
+        root = get_global_func("portcall.rpc.Connect")(f"127.0.0.1:{port}", "", "", 30.0, 0.0)
+        try:
+            with pytest.raises(errors.SessionBrokenError if "callback" in features else TypeError):
+                root["f"](print)
+        finally:
+            get_global_func("portcall.rpc.Close")(root)
 
 
 @pytest.mark.parametrize("vector", VALUES, ids=lambda vector: vector["name"])

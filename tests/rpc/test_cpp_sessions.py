@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from portcall import Module, errors, get_global_func, graph, toolchain
-from rpc.raw_client import MAGIC, RETURN, frame, pointer, sequence
-from rpc.relay import read, read_frame, saying
-from rpc.serving import Program, Serving, serving
+from rpc.raw_client import MAGIC
+from rpc.relay import read, saying
+from rpc.serving import Program, serving
 
 PAGE = Path(__file__).parents[2] / "docs" / "cpp.md"
 TOKEN = "a token that nobody guesses"
@@ -81,12 +81,6 @@ def connect(address: str, key: str = "", token: str = "", timeout: float = 10) -
     return root
 
 
-@pytest.mark.parametrize("key", ["a b", "k -timeout=1", "k\n"])
-def test_core_connects_with_no_key_that_would_be_an_option(server: Serving, key: str) -> None:
-    with pytest.raises(ValueError, match="whitespace"):
-        connect(server.address, key)
-
-
 @pytest.mark.parametrize("address", ["unix:/" + "x" * 200, "unix:/no/such/socket", "127.0.0.1", "127.0.0.1:no-port"])
 def test_core_names_the_address_that_it_cannot_connect_to(address: str) -> None:
     with pytest.raises(errors.ConnectError, match=re.escape(address)):
@@ -118,27 +112,3 @@ def test_core_waits_for_a_silent_server_as_long_as_asked() -> None:
 
     with saying(say_nothing, shake_hands=False) as port, pytest.raises(errors.SessionTimeoutError):
         connect(f"127.0.0.1:{port}", timeout=0.1)
-
-
-@pytest.mark.parametrize(
-    ("features", "error"), [("callback,pipeline", errors.SessionBrokenError), ("callback2,pipeline", TypeError)]
-)
-def test_core_knows_features_by_their_whole_names(features: str, error: type[Exception]) -> None:
-    words = f"server: -portcall=1 -features={features}".encode()
-
-    def say(sock: socket.socket) -> None:
-        read(sock, struct.unpack("<ii", read(sock, 8))[1])
-        sock.sendall(struct.pack("<ii", MAGIC, len(words)) + words)
-        read_frame(sock)
-        sock.sendall(frame(RETURN, sequence(struct.pack("<i", 0))))
-        read_frame(sock)
-        sock.sendall(frame(RETURN, sequence(pointer(1))))  # a function
-        read_frame(sock)
-
-    with saying(say, shake_hands=False) as port:
-        root = connect(f"127.0.0.1:{port}")
-        try:
-            with pytest.raises(error):
-                root["f"](print)
-        finally:
-            get_global_func("portcall.rpc.Close")(root)

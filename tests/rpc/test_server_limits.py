@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from portcall.rpc import Server
 from rpc.processes import descendants_of
 from rpc.raw_client import (
     ACK,
@@ -88,13 +87,14 @@ def test_session_timeout_sends_nothing_within_an_answer() -> None:
         assert b"RPCSessionTimeoutError" not in rest
 
 
-def test_server_ends_work_of_a_client_that_left(tmp_path: Path) -> None:
-    (tmp_path / "functions.py").write_text(FUNCTIONS)
-    with Server(imports=[tmp_path / "functions.py"], lost_client_grace=0.2, work_dir=str(tmp_path)) as server:
+def test_server_ends_work_of_a_client_that_left() -> None:
+    with serving("--lost-client-grace", "0.2s") as server:
         with RawClient(server.address).open() as client:
             handle = os.pidfd_open(pid_of(client))
+            name = client.name
             hang(client)
         wait_end(handle)
+        assert server.ended(name)["how"] == "abandoned"
 
 
 # ---- How many -----------------------------------------------------------------------------------------------------
@@ -130,8 +130,8 @@ def test_end_reason_request_does_not_wait_in_the_queue() -> None:
 
 
 def test_server_drops_silent_connections_for_new_ones() -> None:
-    with serving("--handshake-timeout", "1h") as server:
-        silent = [RawClient(server.address) for _ in range(80)]  # of which 64 are taken in
+    with serving("--handshake-timeout", "1h", "--max-handshakes", 3) as server:
+        silent = [RawClient(server.address) for _ in range(5)]  # of which 3 are taken in
         with RawClient(server.address).open() as client:
             assert client.echo(1) == 1
         server.event("dropped", lambda event: event["how"] == "crowded")

@@ -174,6 +174,9 @@ def test_standard_names_of_tensors(remote: rpc.Session) -> None:
     tensor.copyfrom(np.arange(6, dtype="float32").reshape(2, 3))
     row = view(tensor, remote["ffi.Shape"](3), portcall.dtype("float32"), 12)
     assert row.numpy().tolist() == [3, 4, 5]
+    assert view(tensor, remote["ffi.Shape"](3), portcall.dtype("float32")).numpy().tolist() == [0, 1, 2]
+    with pytest.raises(TypeError):
+        view(tensor, remote["ffi.Shape"](3), portcall.dtype("float32"), 0, 0)
     other = make(shape, portcall.dtype("float32"), remote.cpu(), "global")
     copy(tensor, other)
     assert (other.numpy() == tensor.numpy()).all()
@@ -191,6 +194,7 @@ def test_standard_names_of_devices_and_modules(remote: rpc.Session) -> None:
     with pytest.raises(ValueError, match="unknown runtime 'nonsense'"):
         remote["runtime.RuntimeEnabled"]("nonsense")
     remote["runtime.Device_StreamSync"](remote.cpu(), 0)
+    remote["runtime.Device_StreamSync"](remote.cpu())
     with pytest.raises(ValueError, match="DevStreamSync"):
         remote["runtime.Device_StreamSync"](remote.cpu(), 5)
     library = remote["runtime.SystemLib"]()

@@ -323,7 +323,7 @@ def test_hello_reader_reads_what_client_hello_wrote(key: str, timeout: float, ex
     assert (reader.transcript, reader.rest) == (data, b"rest")
 
 
-@given(st.sampled_from(["a b", "a\tb", "\n", "a\u2003b"]))
+@given(st.sampled_from(["a b", "a\tb", "\n", "a\vb"]))
 def test_client_hello_refuses_a_key_with_whitespace(key: str) -> None:
     with pytest.raises(ValueError, match="whitespace"):
         _handshake.client_hello(key)

@@ -14,10 +14,10 @@ from pathlib import Path
 import click
 
 from portcall.cli._errors import MAKE_CERTIFICATE
+from portcall.cli._server_options import OPTIONS
 from portcall.errors import printable
 
-READY_FILE = click.option("--ready-file", type=click.Path(dir_okay=False), help="Write a JSON object with the address "
-                          "when ready; the file goes at the end.")  # fmt: skip
+READY_FILE = click.option("--ready-file", type=click.Path(dir_okay=False), help=OPTIONS["--ready-file"].help)
 
 
 def print_ready(facts: Mapping[str, object], json_to: str | None, ready_file: str | None) -> None:

@@ -27,6 +27,7 @@ from portcall.cli._errors import DEVICE, INTERRUPTED, CommandError, explain, mes
 from portcall.cli._output import print_warning
 from portcall.cli._ready import READY_FILE, print_ready, reachable, removing, time_warning
 from portcall.cli._remote import read_token_file
+from portcall.cli._server_options import OPTIONS
 from portcall.cli._store import farm_token, server_token
 
 if TYPE_CHECKING:
@@ -61,53 +62,56 @@ def read_size(ctx: click.Context, param: click.Parameter, value: str | None) -> 
         raise click.BadParameter(str(error), ctx, param) from error
 
 
+def option(name: str, *names: str, more: str = "", **how: Any) -> Callable[[Any], Any]:
+    """An option that the server without Python has, too: its help and its default come from one place."""
+    shared = OPTIONS[name]
+    if not {"type", "is_flag"} & how.keys():
+        how["metavar"] = shared.metavar
+    default = shared.default or how.pop("default", "")
+    text = shared.help + more
+    return click.option(name, *names, help=text, default=default, show_default=bool(shared.default), **how)
+
+
 @click.command("serve", cls=Command, examples=EXAMPLES)
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", type=click.IntRange(0, 65535), default=9090, show_default=True, help="0 takes a free one.")
-@click.option("--port-end", type=click.IntRange(1, 65536), help="Take the first free port below this one.")
-@click.option("--unix", metavar="PATH", default="", help="Listen on a Unix socket instead, for this user alone.")
-@click.option("--key", default="", help="Label that clients must ask for; not a secret.")
+@option("--host")
+@option("--port", type=click.IntRange(0, 65535))
+@option("--port-end", type=click.IntRange(1, 65536), default=None)
+@option("--unix")
+@option("--key")
 @click.option("--import", "imports", multiple=True, type=click.Path(), metavar="FILE.py",
               help="Run a Python file, or call a function, PACKAGE.MODULE:NAME; sessions may use what it registers. "
               "Can be repeated.")  # fmt: skip
-@click.option("--load-library", default="", metavar="A:B", help="Libraries to load, separated by colons.")
+@option("--load-library")
 @click.option("--device", "devices", multiple=True, metavar="KIND:INDEX", help="Let sessions use this device, and no "
               "others but the host; they count from 0 in each kind. Can be repeated.")  # fmt: skip
-@click.option("--expose", multiple=True, metavar="PATTERN", help="Let sessions use further global functions: 'demo.*'.")
+@option("--expose", multiple=True, default=())
 @click.option("--allow-connect", is_flag=True, help="Let sessions connect to other servers.")
-@click.option("--token-file", type=click.Path(), help="File with the token that clients must know; or PORTCALL_TOKEN. "
-              "With --host, one is made and kept if none is given.")  # fmt: skip
+@option("--token-file", type=click.Path(), default=None, more=" With --host, one is made and kept if none is given.")
 @click.option("--tls-cert", default="", type=click.Path(), help="Certificate of this server (PEM): speak TLS only.")
 @click.option("--tls-key", default="", type=click.Path(), help="Its private key, where it is not in the same file.")
 @click.option("--tls-ca", default="", type=click.Path(), help="Accept clients with a certificate of this authority.")
-@click.option("--insecure", is_flag=True, help="Listen on other addresses without token or mutual TLS.")
-@click.option("--max-sessions", type=click.IntRange(min=0), default=0, help="Further clients wait; 0: any number.")
-@click.option("--session-timeout", callback=read_duration, metavar="TIME", help="How long a session may last: 10m.")
-@click.option("--handshake-timeout", callback=read_duration, default="10s", show_default=True, metavar="TIME",
-              help="Timeout of a client's handshake.")  # fmt: skip
-@click.option("--memory-limit", callback=read_size, metavar="SIZE", help="Data memory of a session's process: 2GiB.")
-@click.option("--disk-limit", callback=read_size, metavar="SIZE", help="Files in a session's directory.")
-@click.option("--max-frame", callback=read_size, default="1GiB", show_default=True, metavar="SIZE",
-              help="Length of a message; contents of tensors do not count.")  # fmt: skip
-@click.option("--farm", default="", metavar="HOST:PORT", help="Be a place of this farm, whose clients alone come in.")
-@click.option("--place", default="", metavar="NAME", help="The name of the place; by default that of this machine and "
-              "the key.")  # fmt: skip
-@click.option("--tag", "tags", multiple=True, metavar="NAME[=VALUE]", help="A label of the place. Can be repeated.")
-@click.option("--relay", is_flag=True, help="Let clients come through the farm only, as behind NAT.")
-@click.option(
-    "--check", metavar="COMMAND", default="", help="Runs before each lease; if it fails, another board is used"
-)
-@click.option(
-    "--prepare", metavar="COMMAND", default="", help="Runs before each lease, such as one that flashes a board."
-)
-@click.option("--clean", metavar="COMMAND", default="", help="Runs after each lease.")
-@click.option("--hook-limit", callback=read_duration, default="60s", show_default=True, metavar="TIME",
-              help="How long --check, --prepare and --clean may take, each.")  # fmt: skip
+@option("--insecure", is_flag=True, default=False)
+@option("--max-sessions", type=click.IntRange(min=0), default=0)
+@option("--max-handshakes", type=click.IntRange(1, 1_000_000))
+@option("--session-timeout", callback=read_duration, default=None)
+@option("--handshake-timeout", callback=read_duration)
+@option("--lost-client-grace", callback=read_duration)
+@option("--memory-limit", callback=read_size, default=None)
+@option("--disk-limit", callback=read_size, default=None)
+@option("--max-frame", callback=read_size)
+@option("--farm")
+@option("--place")
+@option("--tag", "tags", multiple=True, default=())
+@option("--relay", is_flag=True, default=False)
+@option("--check")
+@option("--prepare")
+@option("--clean")
+@option("--hook-limit", callback=read_duration)
 @click.option("--farm-ca", default="", type=click.Path(), metavar="FILE", help="Speak TLS with the farm; trust this.")
-@click.option("--work-dir", default="", type=click.Path(file_okay=False), help="Folder for the sessions' directories.")
+@option("--work-dir", type=click.Path(file_okay=False))
 @READY_FILE
-@click.option("--log-json", is_flag=True, help="Log JSON objects to standard error.")
-@click.option("--silent", is_flag=True, help="Log nothing.")
+@option("--log-json", is_flag=True, default=False)
+@option("--silent", is_flag=True, default=False)
 @click.option("--no-fork", is_flag=True, help="Start a fresh Python for each session.")
 @click.pass_context
 def command(ctx: click.Context, /, json_to: str | None, ready_file: str | None, **given: Any) -> None:
@@ -172,8 +176,9 @@ def make_options(given: dict[str, Any], joins: bool = False) -> ServerOptions:
     from portcall import rpc
 
     log: Any = "none" if given["silent"] else "json" if given["log_json"] else "text"
-    same = ("host", "port", "unix", "key", "expose", "allow_connect", "insecure", "max_sessions", "handshake_timeout",
-            "memory_limit", "disk_limit", "max_frame", "work_dir", "no_fork")  # fmt: skip
+    same = ("host", "port", "unix", "key", "expose", "allow_connect", "insecure", "max_sessions", "max_handshakes",
+            "handshake_timeout", "lost_client_grace", "memory_limit", "disk_limit", "max_frame", "work_dir",
+            "no_fork")  # fmt: skip
     return rpc.ServerOptions(
         **{name: given[name] for name in same},
         port_end=given["port_end"] or 0,

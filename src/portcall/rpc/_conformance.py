@@ -8,7 +8,7 @@ from typing import Any
 
 from portcall._container import Array, Shape
 from portcall._tensor import tensor
-from portcall.rpc.wire import _handshake, _values
+from portcall.rpc.wire import _facts, _handshake, _values
 from portcall.rpc.wire._facts import CLIENT_HANDLES, FEATURES, MAGIC
 from portcall.rpc.wire._layouts import (
     BY_VALUE,
@@ -36,6 +36,11 @@ _SECONDS = (
     *(("20", 20), ("20.25", 20.25), ("3000e-01", 300), ("1.5E+2", 150)),
     *((text, None) for text in ("0x10", "1_0", ".5", "5.", "+1", "-1", "1e", "inf", "nan", "1e12", "1,5")),
 )  # None: it is refused
+_KEYS = (("k\u00a0x", True), ("k:x=y", True), *((f"k{blank}x", False) for blank in _facts.BLANKS))  # whether it is one
+_FEATURES: tuple[tuple[str, list[str]], ...] = (
+    ("callback,pipeline", ["callback", "pipeline"]), ("callback2,pipeline", ["pipeline"]),
+    ("values,values", ["values"]), (",traceback,,Post,unknown", ["traceback"]), ("", []),
+)  # fmt: skip
 
 
 def vectors() -> list[dict[str, Any]]:
@@ -52,9 +57,15 @@ def vectors() -> list[dict[str, Any]]:
             _vector(f"proof of the {role}", "", role, data, {"token": _TOKEN, "transcript": (hello + reply).hex()})
         )
     for text, seconds in _SECONDS:
-        words = _handshake.Hello("k", {"seconds": text, "timeout": "1"}).words("client").encode()
-        data = struct.pack("<ii", MAGIC, len(words)) + words
+        data = _hello(f"client:k -seconds={text} -timeout=1")
         made.append(_vector("time of a session", "", "client", data, {"text": text, "seconds": seconds}))
+    for key, whole in _KEYS:
+        data = _hello(f"client:{key} -portcall=1")
+        made.append(_vector("key", "", "client", data, {"key": key, "whole": whole}))
+    for text, features in _FEATURES:
+        for role in ("client", "server"):
+            data = _hello(f"{role}:k -portcall=1 -features={text}")
+            made.append(_vector(f"features of the {role}", "", role, data, {"text": text, "features": features}))
     for stream, dropped, text in ((1, 0, "a line\n"), (2, 3, "zwölf\nlines\n")):
         frame = OUTPUT.pack(stream, dropped, text.encode())
         made.append(_vector("output", "output", "server", frame, {"stream": stream, "dropped": dropped, "text": text}))
@@ -79,6 +90,11 @@ def vectors() -> list[dict[str, Any]]:
         saved = _values.to_value(value if isinstance(value, Shape) else Array(value), 2) or b""
         made.append(_vector(f"value: {name}", "values", "both", BY_VALUE.pack(BY_VALUE.code, saved), meaning))
     return made
+
+
+def _hello(text: str) -> bytes:
+    words = text.encode()
+    return struct.pack("<ii", MAGIC, len(words)) + words
 
 
 def _vector(name: str, feature: str, sender: str, data: bytes, meaning: Any) -> dict[str, Any]:

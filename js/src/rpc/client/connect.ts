@@ -29,6 +29,7 @@ import {
   checkAccepted,
   checkKey,
   checkSeconds,
+  commonFeatures,
   EXTENSION_VERSION,
   fromHex,
   type Greeting,
@@ -129,7 +130,7 @@ export async function connect(address: string, options: ConnectOptions = {}): Pr
   const key = checkKey(options.key ?? "");
   const timeout = checkSeconds(options.timeout ?? 10, "timeout");
   const callTimeout = checkSeconds(options.callTimeout ?? 0, "callTimeout");
-  const ours = [...FEATURES, ...(options.onOutput ? ["output"] : [])];
+  const ours: Feature[] = [...FEATURES, ...(options.onOutput ? (["output"] as const) : [])];
   const words = new Map([
     ["portcall", EXTENSION_VERSION],
     ["features", ours.join(",")],
@@ -157,8 +158,7 @@ export async function connect(address: string, options: ConnectOptions = {}): Pr
       const { reply, rest } = await shakeHands(transport, hello, key, token, deadline);
       const reasonKey = reasonKeyOf(reply);
       const explain = reasonKey ? { explain: () => whyEnded(target, reasonKey) } : {};
-      const theirs = new Set(reply.options.get("features")?.split(","));
-      const features = new Set(ours.filter((name) => theirs.has(name)));
+      const features = new Set(commonFeatures(reply, ours));
       const output = options.onOutput ? { onOutput: options.onOutput } : {};
       const pipeline = new Pipeline(transport, { callTimeout, features, ...output, ...explain });
       deadline.waitFor("the session to open");

@@ -9,6 +9,7 @@ import { type Address, parseAddress, type Transport } from "../transport/transpo
 import { MISMATCH } from "../wire/facts.js";
 import {
   checkAccepted,
+  commonFeatures,
   EXTENSION_VERSION,
   type Greeting,
   greeting,
@@ -17,15 +18,7 @@ import {
   timeoutOf,
 } from "../wire/handshake.js";
 import { CORE_FEATURES, type Ending } from "./core_endpoint.js";
-import {
-  commonFeatures,
-  exchangeProofs,
-  type ServeOptions,
-  type Service,
-  serveSession,
-  settingsOf,
-  withCore,
-} from "./serving.js";
+import { exchangeProofs, type ServeOptions, type Service, serveSession, settingsOf, withCore } from "./serving.js";
 
 /** What a server at a proxy does. */
 export type JoinState =
@@ -102,7 +95,7 @@ async function serveOnce(
     }
     checkAccepted(message.code, service.key);
     const hello = parseGreeting(message.text, "client");
-    const features = commonFeatures(hello);
+    const features = commonFeatures(hello, CORE_FEATURES);
     if (service.token && !(await prove(transport, stream, service, [message.bytes, ours], features))) return true;
     tell({ state: "serving", client: hello.key });
     const counted = counting(transport, (received, sent) => tell({ state: "progress", received, sent }));

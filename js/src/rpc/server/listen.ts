@@ -8,6 +8,7 @@ import { HandshakeStream } from "../transport/handshake_stream.js";
 import { type Address, addressText, parseAddress, type Transport } from "../transport/transport.js";
 import { MISMATCH, UNKNOWN } from "../wire/facts.js";
 import {
+  commonFeatures,
   EXTENSION_VERSION,
   type Greeting,
   greeting,
@@ -17,16 +18,8 @@ import {
   sameBytes,
   timeoutOf,
 } from "../wire/handshake.js";
-import type { Ending } from "./core_endpoint.js";
-import {
-  commonFeatures,
-  exchangeProofs,
-  type ServeOptions,
-  type Service,
-  serveSession,
-  settingsOf,
-  withCore,
-} from "./serving.js";
+import { CORE_FEATURES, type Ending } from "./core_endpoint.js";
+import { exchangeProofs, type ServeOptions, type Service, serveSession, settingsOf, withCore } from "./serving.js";
 
 export interface ListenOptions extends ServeOptions {
   /** Where to listen: `127.0.0.1:9090` unless given; port 0 takes a free one. `unix:/path` works, too. */
@@ -154,7 +147,7 @@ class Door {
       transport.abort();
       return undefined;
     }
-    const features = commonFeatures(hello);
+    const features = commonFeatures(hello, CORE_FEATURES);
     const ending = await serveSession(transport, this.#service, hello, stream.rest, features, begun);
     this.#ended.set(session.id, { secret: session.secret, how: ending });
     if (this.#ended.size > MOST_ENDINGS) this.#ended.delete(this.#ended.keys().next().value!);
@@ -202,7 +195,7 @@ class Door {
     this.#last += 1;
     const session = { id: String(this.#last), secret: newNonce() };
     if (words.length) words.push(["session", session.id], ["secret", session.secret]);
-    const features = commonFeatures(hello);
+    const features = commonFeatures(hello, CORE_FEATURES);
     if (features.length) words.push(["features", features.join(",")]);
     transport.send(greeting("server", key, words));
     return session;

@@ -19,7 +19,7 @@ import {
   toHex,
   tokenOf,
 } from "../wire/handshake.js";
-import { CORE_FEATURES, CoreEndpoint, type Ending } from "./core_endpoint.js";
+import { CoreEndpoint, type Ending } from "./core_endpoint.js";
 import { Files, MemoryBudget } from "./files.js";
 import { entriesOf, type Functions, type ServedFunction } from "./functions.js";
 import { moduleFunctions } from "./modules.js";
@@ -107,12 +107,6 @@ export async function exchangeProofs(
   const shown = await stream.take(PROOF_BYTES);
   if (!shown || !sameBytes(shown, await proof(token, "client", transcript))) return undefined;
   return ["proof", toHex(await proof(token, "server", transcript))];
-}
-
-/** @internal The extensions that a session may use: those that both sides have. */
-export function commonFeatures(hello: Greeting): string[] {
-  const theirs = hello.options.get("features")?.split(",") ?? [];
-  return CORE_FEATURES.filter((name) => theirs.includes(name));
 }
 
 /** @internal Serve a session on a connection whose handshake is done, and return how it ended; `rest` came after the handshake.

@@ -46,6 +46,8 @@ export const EXTENSION_VERSION = 1;
 export const PROOF_BYTES = 32;
 /** The most bytes of a key with its words, and of a notice. */
 export const MAX_KEY_BYTES = 4096;
+/** What separates words, and so is in no key. Others, such as U+00A0, are part of a word. */
+export const BLANKS = " \t\n\v\f\r";
 /** The longest duration that anything takes: 31 years. */
 export const MOST_SECONDS = 1e9;
 /** Added to a code: the request is not answered, and fills a handle of the client's. */

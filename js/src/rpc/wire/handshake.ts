@@ -7,7 +7,9 @@ import { AuthenticationError, KeyMismatchError, RemoteProtocolError } from "../.
 import { encodeText } from "../../text.js";
 import { decodeLeniently } from "./bytes.js";
 import {
+  BLANKS,
   DUPLICATE,
+  type Feature,
   MAGIC,
   MAX_KEY_BYTES,
   MISMATCH,
@@ -19,6 +21,7 @@ import {
 /** The version of the extensions, as a word of a hello. */
 export const EXTENSION_VERSION = String(VERSION);
 const HEAD = 8;
+const BLANK = new RegExp(`[${BLANKS}]+`);
 
 export type Role = "client" | "server";
 
@@ -31,7 +34,7 @@ export interface Greeting {
 /** Return a key as it may travel.
  * @throws TypeError It has whitespace in it, or is too long. */
 export function checkKey(key: string): string {
-  if (/\s/.test(checkText(key, "key"))) throw new TypeError(`invalid key '${key}': keys have no whitespace`);
+  if (BLANK.test(checkText(key, "key"))) throw new TypeError(`invalid key '${key}': keys have no whitespace`);
   if (encodeText(key).length > MAX_KEY_BYTES / 2) throw new TypeError("the key is too long");
   return key;
 }
@@ -139,6 +142,12 @@ export function timeoutOf(hello: Greeting): number {
   return seconds;
 }
 
+/** Return those of the features that a peer has, too. */
+export function commonFeatures<F extends Feature>(peer: Greeting, ours: readonly F[]): F[] {
+  const theirs = peer.options.get("features")?.split(",") ?? [];
+  return ours.filter((name) => theirs.includes(name));
+}
+
 /** One message of a handshake. `text` is empty for a refusal. */
 export interface HandshakeMessage {
   readonly code: number;
@@ -186,7 +195,7 @@ export class HandshakeReader {
 /** Read a key and its options.
  * @throws RemoteProtocolError Not UTF-8, or not of that role. */
 export function parseGreeting(text: Uint8Array, role: Role): Greeting {
-  const words = decodeLeniently(text).split(/\s+/).filter(Boolean);
+  const words = decodeLeniently(text).split(BLANK).filter(Boolean);
   const first = words[0] ?? "";
   if (!first.startsWith(`${role}:`) || first.includes("\ufffd")) {
     throw new RemoteProtocolError(`the peer is not a ${role}: it said '${printable(words.join(" ").slice(0, 80))}'`);

@@ -15,10 +15,10 @@ from typing import Any
 from portcall.errors import AuthenticationError, ConnectError, FarmError, RPCError, SessionTimeoutError
 from portcall.rpc.client._socket import open_socket
 from portcall.rpc.wire._address import Address, parse_address
+from portcall.rpc.wire._facts import FARM_PORT
 from portcall.rpc.wire._handshake import check_token
 from portcall.rpc.wire._tls import TLSOptions
 
-DEFAULT_PORT = 9190
 CONNECT_TIMEOUT = 10.0
 ANSWER_TIMEOUT = 20.0  # seconds beyond the time for which the farm may hold an answer back
 _MOST_HEAD = 64 << 10
@@ -48,7 +48,7 @@ class FarmChannel:
             raise ValueError("no farm was named: give its address, host:port, or set PORTCALL_FARM")
         # That of its page will do, too.
         parts = (part.strip().removeprefix("http://").rstrip("/") for part in address.split(","))
-        self._addresses = [parse_address(part, default_port=DEFAULT_PORT) for part in parts]
+        self._addresses = [parse_address(part, default_port=FARM_PORT) for part in parts]
         self.address: Address = self._addresses[0]
         self.token = check_token(token if token is not None else os.environ.get("PORTCALL_FARM_TOKEN", ""))
         ca = os.environ.get("PORTCALL_FARM_CA", "")
@@ -225,7 +225,7 @@ class FarmChannel:
 def address_of_environment() -> str:
     """Return the address of the farm that the environment names; empty for none."""
     host = os.environ.get("TVM_TRACKER_HOST", "")
-    tracker = f"{host}:{os.environ.get('TVM_TRACKER_PORT') or DEFAULT_PORT}" if host else ""
+    tracker = f"{host}:{os.environ.get('TVM_TRACKER_PORT') or FARM_PORT}" if host else ""
     return os.environ.get("PORTCALL_FARM", "") or tracker
 
 

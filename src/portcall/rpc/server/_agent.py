@@ -46,6 +46,7 @@ from portcall.rpc.server._options import FARM_TOKEN, ServerOptions, is_loopback
 from portcall.rpc.server._server import Server
 from portcall.rpc.server._worker import protect_memory, take_variable
 from portcall.rpc.wire._address import Address
+from portcall.rpc.wire._facts import HOOK_LIMIT
 from portcall.rpc.wire._farm import (
     Accepted,
     Admitted,
@@ -98,7 +99,7 @@ class PlaceOptions:
     check: str = ""
     prepare: str = ""
     clean: str = ""
-    hook_limit: float = 60
+    hook_limit: float = HOOK_LIMIT
 
     @property
     def patience(self) -> float:

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from portcall.rpc.wire._facts import MAX_FRAME, MOST_SECONDS
-from portcall.rpc.wire._handshake import check_token
+from portcall.rpc.wire._facts import HANDSHAKE_TIMEOUT, LOST_CLIENT_GRACE, MAX_FRAME, MAX_HANDSHAKES, MOST_SECONDS, PORT
+from portcall.rpc.wire._handshake import check_key, check_token
 
 LogStyle = Literal["text", "json", "none"]
 FARM_TOKEN = "PORTCALL_FARM_TOKEN"  # the variable that has it
@@ -69,7 +69,7 @@ class ServerOptions:
     """
 
     host: str = "127.0.0.1"
-    port: int = 9090
+    port: int = PORT
     port_end: int = 0
     unix: str = ""
     key: str = ""
@@ -85,9 +85,9 @@ class ServerOptions:
     tls_ca: str = ""
     max_sessions: int = 0
     session_timeout: float = 0
-    handshake_timeout: float = 10
-    max_handshakes: int = 64
-    lost_client_grace: float = 10
+    handshake_timeout: float = HANDSHAKE_TIMEOUT
+    max_handshakes: int = MAX_HANDSHAKES
+    lost_client_grace: float = LOST_CLIENT_GRACE
     memory_limit: int = 0
     disk_limit: int = 0
     max_frame: int = MAX_FRAME
@@ -100,8 +100,7 @@ class ServerOptions:
         for each in dataclasses.fields(self):
             _check_type(each.name, str(each.type), getattr(self, each.name))
         check_token(self.token)
-        if self.key != "".join(self.key.split()):
-            raise ValueError(f"the key {self.key!r} contains whitespace, which the protocol cannot carry")
+        check_key(self.key)
         for name, (low, high) in _RANGES.items():
             value, whole = getattr(self, name), isinstance(low, int)
             if not low <= value <= high or (whole and not isinstance(value, int)):

@@ -6,6 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from portcall.rpc.wire._facts import PORT
+
 
 @dataclass(frozen=True)
 class Address:
@@ -25,7 +27,7 @@ class Address:
         return {"host": self.host or f"unix:{self.path}", "port": self.port, "address": str(self)}
 
 
-def parse_address(text: str, port: int | None = None, *, default_port: int = 9090) -> Address:
+def parse_address(text: str, port: int | None = None, *, default_port: int = PORT) -> Address:
     """Read an address in any of its forms; ``port`` is one that was given apart.
 
     Raises:

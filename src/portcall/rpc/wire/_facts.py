@@ -50,6 +50,18 @@ STALE_HANDSHAKE = 1.0
 KILL_AGAIN = 1.0
 # Seconds for a client to read the last message.
 LINGER = 5.0
+# The port of a server unless it is told another.
+PORT = 9090
+# The port of a farm.
+FARM_PORT = 9190
+# Seconds for a client to say who it is, unless the server is told others.
+HANDSHAKE_TIMEOUT = 10.0
+# How many connections may be on their way to a session, unless the server is told another number.
+MAX_HANDSHAKES = 64
+# Seconds that a session may go on with its work after its client has gone, unless the server is told others.
+LOST_CLIENT_GRACE = 10.0
+# Seconds for what runs before and after a lease, unless the place is told others.
+HOOK_LIMIT = 60.0
 # What a call says in the place of a name.
 NAMELESS = "a function without a name"
 # What the log says after SIGKILL.
@@ -235,6 +247,8 @@ OLDEST_EXTENSION = 1
 PROOF_BYTES = 32
 # The most bytes of a key with its words, and of a notice.
 MAX_KEY_BYTES = 4096
+# What separates words, and so is in no key. Others, such as U+00A0, are part of a word.
+BLANKS = " \t\n\v\f\r"
 # The longest duration that anything takes: 31 years.
 MOST_SECONDS = 1e9
 # Added to a code: the request is not answered, and fills a handle of the client's.

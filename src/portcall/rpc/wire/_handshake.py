@@ -29,6 +29,7 @@ from dataclasses import dataclass, field
 
 from portcall.errors import AuthenticationError, KeyMismatchError, RemoteProtocolError, VersionMismatchError
 from portcall.rpc.wire._facts import (
+    BLANKS,
     DUPLICATE,
     EXTENSION_VERSION,
     FEATURES,
@@ -119,6 +120,17 @@ def new_nonce() -> str:
     return secrets.token_hex(16)
 
 
+def check_key(key: str) -> str:
+    """Return a key that can travel.
+
+    Raises:
+        ValueError: it contains whitespace.
+    """
+    if not set(key).isdisjoint(BLANKS):
+        raise ValueError(f"the key {key!r} contains whitespace, which the protocol cannot carry")
+    return key
+
+
 def client_hello(
     key: str, *, session_timeout: float = 0, extended: bool = True, nonce: str = "", features: Iterable[str] = FEATURES
 ) -> bytes:
@@ -127,8 +139,7 @@ def client_hello(
     Raises:
         ValueError: the key contains whitespace, which the protocol cannot carry; a time out of range.
     """
-    if key != "".join(key.split()):
-        raise ValueError(f"the key {key!r} contains whitespace")
+    check_key(key)
     if not 0 <= session_timeout <= MOST_SECONDS:
         raise ValueError(f"invalid session_timeout {session_timeout!r} (must be 0 to {MOST_SECONDS:g} seconds)")
     options: dict[str, str] = {}
@@ -197,7 +208,7 @@ def parse_words(text: bytes, role: str) -> Hello:
         RemoteProtocolError: not UTF-8, or not of that role.
     """
     try:
-        words = text.decode().split()
+        words = [word for word in re.split(f"[{BLANKS}]", text.decode()) if word]
     except UnicodeDecodeError:
         raise RemoteProtocolError("the peer's key is not UTF-8") from None
     found, colon, key = (words[0] if words else "").partition(":")
