@@ -10,8 +10,9 @@ With ``--check`` nothing is written, and what differs from its facts is named. A
 * ``constants``: ``name``, ``value`` (text such as "1 << 30" or "0xFF271" is a number), ``type`` in C++, ``about``,
   the ``ends`` that have it ("c++ python js"), and what the page has ``said`` of it, where ``{}`` is the value;
 * ``tables``: rows with a ``name``. ``c++``, ``python`` and ``js`` say what a table becomes there: ``names``, ``enum``
-  (by ``number``), ``constants`` (by ``value``), ``rows`` (by ``members``), ``map COLUMN``, ``type NAME`` or ``help``.
-  ``columns`` are those of the page, with their heads, some ``quoted``; a row with ``"page": false`` is not on it;
+  (by ``number``), ``constants`` (by ``value``), ``rows`` (by ``members``), ``map COLUMN``, ``type NAME``,
+  ``texts`` or ``help``. ``columns`` are those of the page, with their heads, some ``quoted``; a row with
+  ``"page": false`` is not on it;
 * ``layouts`` of memory that two processes share: fields with a type, a name, what it is, and how many there are.
 """
 
@@ -113,8 +114,7 @@ def cpp_table(table: Fact, known: set[str]) -> Iterator[str]:
     what, rows = table.get("c++", ""), [row for row in table["rows"] if here(row, "c++")]
     if not what:
         return
-    yield ""
-    yield from comment("// ", table["about"])
+    yield from ("", *comment("// ", table["about"]), *([""] if what in ("constants", "texts") else []))
     if what == "constants":
         for row in rows:
             yield from cpp_constant(row)
@@ -122,6 +122,14 @@ def cpp_table(table: Fact, known: set[str]) -> Iterator[str]:
         yield from listed(
             f"constexpr const char* k{camel(table['name'])}[] = {{", [literal(row["name"]) for row in rows], "};"
         )
+    elif what == "texts":
+        for row in rows:
+            text = {
+                "name": f"{table['name'].removesuffix('s')}_{row['name']}",
+                "value": row["name"],
+                "about": sentence(row),
+            }
+            yield from cpp_constant(text)
     elif what == "help":
         yield f'constexpr char k{camel(table["name"])}[] = R"('
         yield from (line for row in rows for line in help_of(row))

@@ -91,6 +91,7 @@ enum class Code : int32_t {
 };
 
 // The first number of a hello and of a reply.
+
 // Accepted.
 constexpr int32_t kMagic = 0xFF271;
 // A server of that key waits already (said by proxies); the connection closes.

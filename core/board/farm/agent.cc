@@ -23,6 +23,7 @@
 #include "board/farm/hook.h"
 #include "board/hello.h"
 #include "board/secrets.h"
+#include "facts/farm.h"
 
 namespace portcall::board {
 namespace {
@@ -110,9 +111,9 @@ void ReadOrder(const Json& json, Order* order) {
   PORTCALL_CHECK(order->limit >= 0 && order->limit < 1e10, ValueError) << "its limit is no time";
   const Json* relay = json.Find("relay", "an order");
   order->relay = relay && relay->True();
-  const bool end = order->what == "end", known = end || order->what == "offer" || order->what == "admit";
+  const bool end = order->what == kOrderEnd, known = end || order->what == kOrderOffer || order->what == kOrderAdmit;
   PORTCALL_CHECK(known, ValueError) << "there is no order '" << order->what.substr(0, 40) << "'";
-  const bool key = !order->key.empty() && order->key.find_first_of(" \t\r\n") == std::string::npos;
+  const bool key = !order->key.empty() && order->key.find_first_of(kBlanks) == std::string::npos;
   PORTCALL_CHECK(end || key, ValueError) << "its key is none";
 }
 
@@ -327,7 +328,7 @@ class Agent {
     } catch (const Error& error) {
       const std::string why = "an order of the farm cannot be carried out: " + std::string(error.message());
       Complain(why);
-      if (order.what == "offer") done_.push_back(Done("declined", order, "why", why));
+      if (order.what == kOrderOffer) done_.push_back(Done(kReportDeclined, order, "why", why));
       return;
     }
     if (!order.lease.empty()) leases_[order.fence] = order;
@@ -335,27 +336,27 @@ class Agent {
   }
 
   void Obey(const Order& order) {
-    if (order.what == "offer" && !(options_.check.empty() && options_.prepare.empty())) {
+    if (order.what == kOrderOffer && !(options_.check.empty() && options_.prepare.empty())) {
       std::vector<std::string> commands;
       for (const std::string* command : {&options_.check, &options_.prepare}) {
         if (!command->empty()) commands.push_back(*command);
       }
       return works_.push_back({order, std::move(commands), nullptr});
     }
-    if (order.what == "offer" || order.what == "admit") return done_.push_back(Admit(order));
-    if (order.what != "end") return;
+    if (order.what == kOrderOffer || order.what == kOrderAdmit) return done_.push_back(Admit(order));
+    if (order.what != kOrderEnd) return;
     over_ = std::max(over_, order.fence);
     relays_.remove_if([&](const Relay& relay) { return relay.fence <= order.fence; });
     Tell(GateMessage(GateMessage::kEndLease, 0, order.fence));
   }
 
-  static std::string Done(const char* what, const Order& order, const char* name, const std::string& value) {
+  static std::string Done(std::string_view what, const Order& order, const char* name, const std::string& value) {
     return Object({{"what", Quoted(what)}, {"fence", std::to_string(order.fence)}, {name, Quoted(value)}});
   }
 
   // Lets the client of an order in, unless the place is not fit for a new lease; returns the report.
   std::string Admit(const Order& order) {
-    const bool offer = order.what == "offer";
+    const bool offer = order.what == kOrderOffer;
     std::string trouble = offer ? Trouble() : "";
     GateMessage message(GateMessage::kAdmit, 0, order.fence);
     message.limit = order.limit;
@@ -369,8 +370,8 @@ class Agent {
     } catch (const Error& error) {
       trouble = std::string(error.message());
     }
-    if (!trouble.empty()) return Done("declined", order, "why", trouble);
-    return Done(offer ? "accepted" : "admitted", order, "key", order.key);
+    if (!trouble.empty()) return Done(kReportDeclined, order, "why", trouble);
+    return Done(offer ? kReportAccepted : kReportAdmitted, order, "key", order.key);
   }
 
   // Why this place cannot be used, as far as it is known at once.
@@ -385,7 +386,7 @@ class Agent {
   // Makes a connection over which the farm passes the client of this order.
   void ConnectRelay(const Order& order) {
     Relay relay{orders_.ConnectAgain(), order.fence};
-    const std::string hello = Reply(order.key, {{"portcall", "1"}, {"relay", "1"}});
+    const std::string hello = Reply(order.key, {{"portcall", std::to_string(kExtensionVersion)}, {"relay", "1"}});
     if (send(relay.socket.get(), hello.data(), hello.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(hello.size())) {
       throw SystemError("the farm takes no connection");
     }
@@ -413,8 +414,9 @@ class Agent {
       std::string why;
       if (work.hook && !work.hook->Ended(&why)) return;
       if (why.empty() && !over && !work.next.empty() && StartHook(&work, &why)) return;
-      if (clean) waiting_.push_back(Done("cleaned", work.order, "why", why));
-      else if (!over) waiting_.push_back(why.empty() ? Admit(work.order) : Done("declined", work.order, "why", why));
+      if (clean) waiting_.push_back(Done(kReportCleaned, work.order, "why", why));
+      else if (!over)
+        waiting_.push_back(why.empty() ? Admit(work.order) : Done(kReportDeclined, work.order, "why", why));
       works_.pop_front();
     }
   }
@@ -452,14 +454,16 @@ class Agent {
     order.fence = message.fence;
     if (message.kind == GateMessage::kOpened) {
       task_.open[message.session] = message.fence;
-      waiting_.push_back(Done("opened", order, "session", session));
+      waiting_.push_back(Done(kReportOpened, order, "session", session));
     } else if (message.kind == GateMessage::kClosed) {
       task_.open.erase(message.session);
       const std::string fence = std::to_string(message.fence);
-      waiting_.push_back(Object(
-          {{"what", "\"closed\""}, {"fence", fence}, {"session", Quoted(session)}, {"why", Quoted(message.text)}}));
+      waiting_.push_back(Object({{"what", Quoted(kReportClosed)},
+                                 {"fence", fence},
+                                 {"session", Quoted(session)},
+                                 {"why", Quoted(message.text)}}));
     } else if (message.kind == GateMessage::kLeaseEnded) {
-      if (Patience() > 0) waiting_.push_back(Done("ended", order, "why", ""));
+      if (Patience() > 0) waiting_.push_back(Done(kReportEnded, order, "why", ""));
       for (; !leases_.empty() && leases_.begin()->first <= message.fence; leases_.erase(leases_.begin())) {
         order = leases_.begin()->second;
       }

@@ -13,6 +13,7 @@
 #include <string>
 #include <string_view>
 
+#include "facts/farm.h"
 #include "session/descriptor.h"
 
 namespace portcall::board {
@@ -38,7 +39,7 @@ struct GateMessage {
   int32_t kind = 0, session = 0;
   int64_t fence = 0;
   double limit = 0;
-  char text[400] = "";
+  char text[facts::kMaxClientKey + 1] = "";
 };
 
 // One message, with a descriptor or without; false where it was not sent.

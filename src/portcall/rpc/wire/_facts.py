@@ -8,6 +8,18 @@ import struct
 from enum import IntEnum
 from typing import Literal, NamedTuple
 
+# ---- facts/farm.json ----
+# What a farm orders the agent of a place to do, and what an agent reports: portcall.rpc.wire._farm has the fields.
+
+# The most bytes of the key that a farm's client presents.
+MAX_CLIENT_KEY = 399
+
+# The orders: the field do.
+ORDERS = ("offer", "admit", "end")
+
+# The reports: the field what.
+REPORTS = ("accepted", "declined", "admitted", "opened", "closed", "ended", "cleaned")
+
 # ---- facts/progress.json ----
 # How far a session's process is, as it says itself in memory that its supervisor maps. It may lie: any bytes are valid.
 

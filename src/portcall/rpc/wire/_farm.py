@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a farm orders the agent of a place to do, and what the agent reports: the only list of both. No I/O here.
 
-Each is a JSON object. The name of its class in small letters is ``do`` in an order and ``what`` in a report; the other
+Each is a JSON object. Its name in ``facts/farm.json`` is ``do`` in an order and ``what`` in a report; the other
 fields have the names of the attributes. Fields that the list does not have are skipped, so that farms and agents of
-several versions work together. ``core/board`` has an agent as well.
+several versions work together. ``core/board/farm`` has an agent as well.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, TypeVar
 
+from portcall.rpc.wire import _facts
 from portcall.rpc.wire._texts import check_number, check_text, readable
 
 _MAX_FENCE = (1 << 53) - 1  # numbers of JSON are exact up to it
-_MAX_LIMIT = 1e9  # seconds
-_MAX_KEY = 399  # bytes
 _MOST_USER = 1000  # characters: those of TVM have long names, and an address
 
 _M = TypeVar("_M", bound="Order | Report")
@@ -143,15 +142,16 @@ class Cleaned(Report):
     why: str = ""
 
 
-ORDERS: dict[str, type[Order]] = {cls.__name__.lower(): cls for cls in (Offer, Admit, End)}
-REPORTS: dict[str, type[Report]] = {
-    cls.__name__.lower(): cls for cls in (Accepted, Declined, Admitted, Opened, Closed, Ended, Cleaned)
-}
+ORDERS: dict[str, type[Order]] = dict(zip(_facts.ORDERS, (Offer, Admit, End), strict=True))
+REPORTS: dict[str, type[Report]] = dict(
+    zip(_facts.REPORTS, (Accepted, Declined, Admitted, Opened, Closed, Ended, Cleaned), strict=True)
+)
+NAMES: dict[type[Order | Report], str] = {cls: name for name, cls in (ORDERS | REPORTS).items()}
 
 
 def write(message: Order | Report) -> dict[str, Any]:
     """Return an order or a report as the object of JSON that it is."""
-    name = {"do" if isinstance(message, Order) else "what": type(message).__name__.lower()}
+    name = {"do" if isinstance(message, Order) else "what": NAMES[type(message)]}
     return name | {each.name: getattr(message, each.name) for each in fields(message)}
 
 
@@ -200,9 +200,9 @@ def _fence(value: Any) -> int:
 
 
 def _key(value: Any) -> str:
-    text = check_text(value, "key", most=_MAX_KEY)
-    if text != "".join(text.split()) or len(text.encode()) > _MAX_KEY:
-        raise ValueError(f"the field 'key' must have no whitespace and at most {_MAX_KEY} bytes")
+    text = check_text(value, "key", most=_facts.MAX_CLIENT_KEY)
+    if text != "".join(text.split()) or len(text.encode()) > _facts.MAX_CLIENT_KEY:
+        raise ValueError(f"the field 'key' must have no whitespace and at most {_facts.MAX_CLIENT_KEY} bytes")
     return text
 
 
@@ -217,7 +217,7 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "key": _key,
     "lease": lambda value: check_text(value, "lease", least=0),
     "user": lambda value: check_text(value, "user", least=0, most=_MOST_USER),
-    "limit": lambda value: float(check_number(value, "limit", 0, _MAX_LIMIT)),
+    "limit": lambda value: float(check_number(value, "limit", 0, _facts.MOST_SECONDS)),
     "relay": _relay,
     "session": lambda value: check_text(value, "session"),
     "why": lambda value: readable(value, "why"),
