@@ -204,7 +204,7 @@ def cpp(source: str, facts: Fact) -> str:
     return "\n".join([
         *head_of("//", source), *comment("// ", facts["about"]), f"#ifndef {guard}", f"#define {guard}", "",
         *(f"#include <{name}>" for name, word in used.items() if re.search(word, text)),
-        "", "namespace portcall::facts {", "",
+        *([""] if any(re.search(word, text) for word in used.values()) else []), "namespace portcall::facts {", "",
         "// clang-format off: one fact a line", text.strip("\n"), "// clang-format on", "",
         "}  // namespace portcall::facts", f"#endif  // {guard}", "",
     ])  # fmt: skip

@@ -4,7 +4,6 @@
 #ifndef PORTCALL_FACTS_OPTIONS_H_
 #define PORTCALL_FACTS_OPTIONS_H_
 
-
 namespace portcall::facts {
 
 // clang-format off: one fact a line
