@@ -248,3 +248,14 @@ def test_dict_whose_keys_tvm_ffi_exchanges_in_a_loop_over_it_is_a_runtime_error(
         lib["dict_erase"](made, key)
         made[f"new {key}"] = key
     assert made == {f"new {i}": i for i in range(10)}
+
+
+def test_array_contains_compares_as_keys_do() -> None:
+    contains = portcall.get_global_func("ffi.ArrayContains")
+    array = portcall.Array([1, "a text that is long enough", 2.0, (1, 2), None])
+    assert all(contains(array, item) for item in array)
+    assert not any(contains(array, other) for other in (2, 1.0, "a text", (2, 1)))
+    assert not contains([], None)
+    for wrong in ((), (array,), (array, 1, 2), (1, 1)):
+        with pytest.raises(TypeError):
+            contains(*wrong)

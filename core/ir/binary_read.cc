@@ -95,7 +95,7 @@ class BinaryReader : public bytes::Cursor<BinaryReader> {
     if (index < 0) Fail("the type " + Quote(key) + " is unknown; is what defines it loaded?");
     FileType file_type{&types_->Of(index), {}};
     const std::vector<Field>& fields = file_type.type->fields;
-    if (file_type.type->form != Form::kFields || !file_type.type->creatable) {
+    if (file_type.type->form != Form::kFields || !file_type.type->can_be_made()) {
       Fail("no object is made of the type " + Quote(key));
     }
     std::vector<bool> seen(fields.size());

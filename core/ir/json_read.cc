@@ -342,7 +342,8 @@ class JsonReader : Scanner {
     int32_t index = TVMFFITypeGetOrAllocIndex(&name, -1, 0, 0, 1, -2);
     if (index < 0) Fail("the type " + Quote(key) + " is unknown; is what defines it loaded?");
     const Type& type = types_->Of(index);
-    if (type.form == Form::kValue || type.form == Form::kOpaque || (type.form == Form::kFields && !type.creatable)) {
+    if (type.form == Form::kValue || type.form == Form::kOpaque ||
+        (type.form == Form::kFields && !type.can_be_made())) {
       Fail("no node is made of the type " + Quote(key));
     }
     return it->second = &type;

@@ -28,6 +28,10 @@ template <typename F> void Builder::Make(F make) {
 
 void Builder::MakeObject(const Type& type) {
   if (type.is_enum || type.to_data.defined()) return MakeOfData(type);
+  if (type.init.defined()) {
+    return Make(
+        [&](TVMFFIObjectHandle* out) { return Guard([&] { *out = MakeByInit(type, parts_.data()).release(); }); });
+  }
   Make([&](TVMFFIObjectHandle* out) {
     return PortcallObjectCreate(type.index, parts_.data(), static_cast<int32_t>(parts_.size()), out);
   });

@@ -90,7 +90,7 @@ template <typename Sink> class Saver {
       }
     }
     const Type& type = types_->Of(obj);
-    if (type.form == Form::kOpaque || (type.form == Form::kFields && !type.creatable)) Refuse(value);
+    if (type.form == Form::kOpaque || (type.form == Form::kFields && !CanBeMade(obj, type))) Refuse(value);
     if (type.form == Form::kTensor && TryDLTensor(value)->dtype.code == kDLOpaqueHandle) Refuse(value);
     const bool whole = type.to_data.defined() || (!frames_.empty() && frames_.back().whole);
     if (put_off_ && !whole && Changes(type)) {
@@ -137,11 +137,28 @@ template <typename Sink> class Saver {
            index != kTVMFFIUnchanged;
   }
 
+  // Whether what is read can be made again. Of a type without a default constructor that is tried.
+  bool CanBeMade(const TVMFFIObject* obj, const Type& type) {
+    if (!type.init.defined()) return type.creatable;
+    std::vector<TVMFFIAny> parts;
+    for (size_t i = 0; i < type.fields.size(); ++i) {
+      TVMFFIAny space;
+      parts.push_back(*types_->Part(obj, type, i, &space, nullptr));
+    }
+    try {
+      MakeByInit(type, parts.data());
+      return true;
+    } catch (const Error&) {
+      return false;
+    }
+  }
+
   [[noreturn]] void Refuse(const TVMFFIAny& value) {
     const Type& type = types_->Of(value.type_index);
     const char* why =
         type.form == Form::kFields   ? " cannot be saved: its C++ type has no default constructor, which makes the "
-                                       "object that is read; add one, or save what it consists of"
+                                       "object that is read, nor one that takes its first fields; add one, or save what "
+                                       "it consists of"
         : type.form == Form::kTensor ? " cannot be saved: it holds addresses"
         : type.index == kTVMFFIOpaquePyObject
             ? " cannot be saved: it is an object of Python alone; register_value_type saves those of its class"

@@ -60,17 +60,25 @@ void ReadHooks(int32_t index, bool saving, Type* type) {
   static const TVMFFITypeAttrColumn* const hash = AttributeColumn("__s_hash__");
   static const TVMFFITypeAttrColumn* const to_data = AttributeColumn("__data_to_json__");
   static const TVMFFITypeAttrColumn* const from_data = AttributeColumn("__data_from_json__");
+  static const TVMFFITypeAttrColumn* const init = AttributeColumn("__ffi_init__");
   type->equal = FindHook(index, equal);
   type->hash = FindHook(index, hash);
   if (type->equal.defined()) type->form = Form::kFields;
   type->from_data = FindHook(index, from_data);
   if (type->from_data.defined()) type->to_data = FindHook(index, to_data);
+  if (saving && type->form == Form::kFields && !type->creatable) type->init = FindHook(index, init);
   if (!saving || !(type->is_enum || type->to_data.defined())) return;
   Field data{};
   data.access = Field::Access::kData;
   type->fields = {data};
   type->form = Form::kFields;
   type->creatable = true;
+  type->init = nullptr;
+}
+
+bool IsSameValue(const TVMFFIAny& a, const TVMFFIAny& b) {
+  if (auto text = TryString(a)) return text == TryString(b);
+  return a.type_index == b.type_index && a.v_uint64 == b.v_uint64;
 }
 
 // Its type, with those fields that are values, or the name of an enum's entry.
@@ -109,6 +117,33 @@ Any FindEnumEntry(int32_t type_index, const TVMFFIAny& saved) {
     if (same) return Any::Copy(entry);
   }
   return {};
+}
+
+// How many fields the constructor takes, nobody says. That it takes them, the object shows: they are what it was given.
+ObjectRef MakeByInit(const Type& type, const TVMFFIAny* parts) {
+  size_t n = 0;
+  while (n < type.fields.size() && parts[n].type_index != kTVMFFIUnchanged) ++n;
+  for (; n > 0; --n) {
+    Any made;
+    if (TVMFFIFunctionCall(type.init.get(), parts, static_cast<int32_t>(n), made.out()) != 0) {
+      TVMFFIObjectHandle error = nullptr;
+      TVMFFIErrorMoveFromRaised(&error);
+      ObjectRef::Steal(error);
+      continue;
+    }
+    if (made.type_index() != type.index) continue;
+    TVMFFIObject* obj = made.cell().v_obj;
+    auto shows = [&](size_t i) { return IsSameValue(GetField(obj, *type.fields[i].info).cell(), parts[i]); };
+    size_t i = 0;
+    while (i < n && shows(i)) ++i;
+    if (i < n) continue;
+    for (; i < type.fields.size(); ++i) {
+      if (parts[i].type_index == kTVMFFIUnchanged || shows(i)) continue;
+      Check(PortcallObjectSetField(obj, type.fields[i].info, &parts[i]));
+    }
+    return ObjectRef::Steal(made.release().v_obj);
+  }
+  PORTCALL_THROW(TypeError) << "the constructor of type '" << type.key << "' does not take its first fields";
 }
 
 const Any& Types::DataOf(const TVMFFIObject* obj) {

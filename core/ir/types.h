@@ -47,7 +47,14 @@ struct Type {
   PackedFunc equal, hash;         // __s_equal__, __s_hash__
   PackedFunc to_data, from_data;  // __data_to_json__, __data_from_json__
   bool is_enum;                   // saved as its number or its name, and read as the entry that is there
+  PackedFunc init;                // __ffi_init__, for what is read again, where there is no default constructor
+
+  bool can_be_made() const { return creatable || init.defined(); }
 };
+
+// An object of a type without a default constructor from the values of its fields, as MakeObject has them. TypeError when
+// its constructor does not take the first ones.
+ObjectRef MakeByInit(const Type& type, const TVMFFIAny* parts);
 
 // One part of an object in the graph, for paths.
 struct Step {

@@ -91,13 +91,9 @@ class Library {
   Abi abi() const { return abi_; }
   int32_t flags() const { return flags_; }
   bool has_functions() const { return marked_; }
-  // Names of global functions and of types. What a library tells another runtime is not known here.
+  // Names of global functions and of types. What a library tells another runtime is not known here: it may be any.
   const std::vector<std::string>& registered() const { return registered_; }
-  bool registers() const {
-    if (!(flags_ & kPortcallFunctionForeign)) return !registered_.empty();
-    return elf_.Imports("TVMFFIFunctionSetGlobal") || elf_.Imports("TVMFFIFunctionSetGlobalFromMethodInfo") ||
-           elf_.Imports("TVMFFITypeRegisterMetadata");
-  }
+  bool registers() const { return !registered_.empty() || (flags_ & kPortcallFunctionForeign); }
 
  private:
   void Classify() {

@@ -176,6 +176,14 @@ bool EqualKeys(const TVMFFIAny& a, const TVMFFIAny& b) {
   }
 }
 
+PORTCALL_REGISTER_GLOBAL("ffi.ArrayContains").set_body([](Args args, RetValue* rv) {
+  const Array<Any> array = args[0];
+  const TVMFFIAny value = args.size() == 2 ? args.cells()[1] : TVMFFIAny{};
+  PORTCALL_CHECK(args.size() == 2, TypeError) << "ffi.ArrayContains takes an Array and a value";
+  const Any* items = array.items();
+  *rv = std::any_of(items, items + array.size(), [&](const Any& item) { return EqualKeys(item.cell(), value); });
+});
+
 // Code on tvm-ffi's headers asks the table of types.
 void RegisterHooks(int32_t type_index, std::string_view name, const PackedFunc& hook) {
   TVMFFIByteArray text = ToByteArray(name);

@@ -203,7 +203,7 @@ class GlobalTable {
     std::swap(entry.func, func);
     entry.library = owner ? owner->path() : std::string();
     entry.load = owner ? owner->load() : 0;
-    if (owner) owner->Note(name);
+    LibraryGlobals::Note(name);
     lock.unlock();  // the old function may run code of its owner when it goes
   }
   bool Remove(std::string_view name) {
@@ -272,6 +272,15 @@ PORTCALL_REGISTER_GLOBAL("ffi.FunctionListGlobalNamesFunctor").set_body_typed([]
 }  // namespace
 
 thread_local const LibraryGlobals* LibraryGlobals::current_ = nullptr;
+
+void LibraryGlobals::Note(std::string_view name) {
+  if (!current_) return;
+  std::vector<std::string>& names = current_->registered_;
+  for (const std::string& known : names) {
+    if (known == name) return;
+  }
+  names.emplace_back(name);
+}
 
 void LibraryGlobals::RemoveOlder() const { GlobalTable::Get().RemoveOlder(*this); }
 

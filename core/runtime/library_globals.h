@@ -2,7 +2,6 @@
 #ifndef PORTCALL_RUNTIME_LIBRARY_GLOBALS_H_
 #define PORTCALL_RUNTIME_LIBRARY_GLOBALS_H_
 
-#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -28,10 +27,8 @@ class LibraryGlobals {
   const std::string& path() const { return path_; }
   uint64_t load() const { return load_; }
 
-  // The names of the global functions and types that it registered so far.
-  void Note(std::string_view name) const {
-    if (std::find(registered_.begin(), registered_.end(), name) == registered_.end()) registered_.emplace_back(name);
-  }
+  // What is registered now, a global function or a type: the current one keeps the name.
+  static void Note(std::string_view name);
   const std::vector<std::string>& registered() const { return registered_; }
 
  private:

@@ -44,13 +44,13 @@ TVMFFIAny Raised() {
   return cell;
 }
 
-// The keys of a map are left as they are. A visitor's results are None, as long as it is to go on.
+// A mutator leaves the keys of a map as they are. A visitor's results are None, as long as it is to go on.
 TVMFFIAny GoInto(Descent* self, TVMFFIAny container, bool mutate) noexcept {
   TVMFFIObject* obj = container.v_obj;
   std::vector<Any> cells = CopyItems(obj);
   const size_t each = HasPairs(obj) ? 2 : 1;
   bool changed = false;
-  for (size_t i = each - 1; i < cells.size(); i += each) {
+  for (size_t i = mutate ? each - 1 : 0; i < cells.size(); i += mutate ? each : 1) {
     Any after = Any::Steal((*self->into)(self, cells[i].cell()));
     if (after.type_index() == kTVMFFIError || (!mutate && after.type_index() != kTVMFFINone)) return after.release();
     if (!mutate || after.type_index() == kTVMFFIUnchanged) continue;

@@ -124,7 +124,7 @@ class TypeTable {
         << "more than " << kPortcallMostTypes << " types; '" << key << "' was refused";
     PORTCALL_CHECK(!Find(index), ValueError) << "type index " << index << " of '" << key << "' belongs to another type";
     Add(std::string(key), index, parent);
-    Note(key);
+    LibraryGlobals::Note(key);
     if (count > 1) slots_[index] = {index + 1, index + count};
     return index;
   }
@@ -154,7 +154,7 @@ class TypeTable {
       values_.emplace_back(ObjectRef::Borrow(given.setter));
     }
     entry->fields.Set(entry->fields.Find(ToView(field.name)), field, &entry->info.fields, &entry->info.num_fields);
-    if (HasSchemaOfTvmFfi(given.metadata)) MarkAsOfTvmFfi(index);
+    MarkIfOfTvmFfi(index, given.metadata);
   }
 
   void AddMethod(int32_t index, const TVMFFIMethodInfo& given) {
@@ -165,21 +165,20 @@ class TypeTable {
     method.doc = Keep(given.doc);
     method.metadata = Keep(given.metadata);
     method.method = Keep(given.method);
-    entry->methods.Set(entry->methods.Find(ToView(method.name)), method, &entry->info.methods,
-                       &entry->info.num_methods);
-    if (HasSchemaOfTvmFfi(given.metadata)) MarkAsOfTvmFfi(index);
+    entry->methods.Set(PlaceOfMethod(entry->info, method), method, &entry->info.methods, &entry->info.num_methods);
+    MarkIfOfTvmFfi(index, given.metadata);
   }
 
   void SetMetadata(int32_t index, const TVMFFITypeMetadata& given) {
     std::lock_guard<std::mutex> lock(mutex_);
     TypeEntry* entry = Described(index);
     CheckLayout(*entry, given.creator == CreateRow);
-    Note(entry->key);
+    LibraryGlobals::Note(entry->key);
     TVMFFITypeMetadata& metadata = metadata_.emplace_back(given);
     metadata.doc = Keep(given.doc);
     __atomic_store_n(&entry->info.metadata, &metadata, __ATOMIC_RELEASE);
     const int32_t depth = entry->info.type_depth;
-    if (depth > 0 && HasAttr(entry->info.type_ancestors[depth - 1]->type_index, kOfTvmFfi)) MarkAsOfTvmFfi(index);
+    if (depth > 0 && IsOfTvmFfi(entry->info.type_ancestors[depth - 1]->type_index)) MarkAsOfTvmFfi(index);
   }
 
   void SetAttr(int32_t index, std::string_view name, const TVMFFIAny& value) {
@@ -214,19 +213,18 @@ class TypeTable {
     if (index >= shown.size) __atomic_store_n(&shown.size, index + 1, __ATOMIC_RELEASE);
   }
 
-  bool HasAttr(int32_t index, const char* name) const {
-    const TVMFFITypeAttrColumn& column = columns_.at(name).shown;
-    return index < column.size && column.data[index].type_index != kTVMFFINone;
-  }
-
   // Types that tvm-ffi's headers describe have their own rules for constructors and copies. They tell themselves by this
   // attribute since 0.1.14; what headers before that wrote all the same tells of it here, in its place.
   static constexpr const char* kOfTvmFfi = "__ffi_type_final__";
-  static bool HasSchemaOfTvmFfi(const TVMFFIByteArray& metadata) {
-    return metadata.data && ToView(metadata).find("\"type_schema\"") != std::string_view::npos;
+  bool IsOfTvmFfi(int32_t index) {
+    const TVMFFITypeAttrColumn& column = columns_[kOfTvmFfi].shown;
+    return index < column.size && column.data[index].type_index != kTVMFFINone;
   }
-  void MarkAsOfTvmFfi(int32_t index) {
-    if (HasAttr(index, kOfTvmFfi) || IsRow(Described(index)->info)) return;
+  [[gnu::noinline]] void MarkIfOfTvmFfi(int32_t index, const TVMFFIByteArray& metadata) {
+    if (metadata.data && ToView(metadata).find("\"type_schema\"") != std::string_view::npos) MarkAsOfTvmFfi(index);
+  }
+  [[gnu::noinline]] void MarkAsOfTvmFfi(int32_t index) {
+    if (IsOfTvmFfi(index) || IsRow(Described(index)->info)) return;
     TVMFFIAny no{};
     no.type_index = kTVMFFIBool;
     Put(index, kOfTvmFfi, no);
@@ -239,8 +237,15 @@ class TypeTable {
     return std::exchange(it->second.next, it->second.next + count);
   }
 
-  static void Note(std::string_view key) {
-    if (const LibraryGlobals* owner = LibraryGlobals::current()) owner->Note(key);
+  // An overloaded method is one function, with an entry for each of its signatures. Anything else of that name is older.
+  static size_t PlaceOfMethod(const TVMFFITypeInfo& type, const TVMFFIMethodInfo& method) {
+    int32_t i = 0;
+    for (; i < type.num_methods; ++i) {
+      const TVMFFIMethodInfo& known = type.methods[i];
+      if (ToView(known.name) != ToView(method.name)) continue;
+      if (known.method.v_obj != method.method.v_obj || ToView(known.metadata) == ToView(method.metadata)) break;
+    }
+    return static_cast<size_t>(i);
   }
 
   TypeEntry* Described(int32_t index) const {
@@ -420,10 +425,10 @@ int TVMFFITypeRegisterMethod(int32_t type_index, const TVMFFIMethodInfo* info) {
     TypeTable::Get().AddMethod(type_index, *info);
     // Headers of tvm-ffi before 0.1.11 leave it at the method; those of 0.1.10 make one of the fields, as is done here.
     if (ToView(info->name) != "__ffi_init__") return;
-    if (ToView(info->metadata).find("\"auto_init\"") == std::string_view::npos) {
-      TypeTable::Get().SetAttr(type_index, "__ffi_init__", info->method);
-    } else {
+    if (ToView(info->metadata).find("\"auto_init\"") != std::string_view::npos) {
       Registry::Get("ffi._RegisterFFIInit")(type_index);
+    } else {
+      TypeTable::Get().SetAttr(type_index, "__ffi_init__", info->method);
     }
   });
 }

@@ -157,9 +157,9 @@ def test_tvm_ffi_mutators_copy_what_they_change(library: portcall.Module) -> Non
         increment(library["make_handle"]())
 
 
-def test_tvm_ffi_maps_are_visited_by_value(library: portcall.Module) -> None:
+def test_tvm_ffi_maps_are_visited_by_key_and_value_and_changed_by_value(library: portcall.Module) -> None:
     graph = Pair(portcall.Map({"a": 1, "b": [2]}), portcall.Dict({3: 4}))
-    assert library["sum_integers"](graph) == 7
+    assert library["sum_integers"](graph) == 10
     after = library["increment"](graph)
     assert dict(after.left) == {"a": 2, "b": [3]}
     assert (type(after.right), dict(after.right)) == (portcall.Dict, {3: 5})

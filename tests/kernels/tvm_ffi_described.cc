@@ -56,6 +56,21 @@ class OpaqueObj : public ffi::Object {
   TVM_FFI_DECLARE_OBJECT_INFO_FINAL("described.Opaque", OpaqueObj, ffi::Object);
 };
 
+// Its constructor does not take its fields in their order.
+class SwappedObj : public ffi::Object {
+ public:
+  int64_t width, low;
+  SwappedObj(int64_t low, int64_t high) : width(high - low), low(low) {}
+  TVM_FFI_DECLARE_OBJECT_INFO_FINAL("described.Swapped", SwappedObj, ffi::Object);
+};
+
+class ScalerObj : public ffi::Object {
+ public:
+  int64_t Whole(int64_t by) const { return 2 * by; }
+  ffi::String Text(ffi::String by) const { return by + by; }
+  TVM_FFI_DECLARE_OBJECT_INFO_FINAL("described.Scaler", ScalerObj, ffi::Object);
+};
+
 // Cannot be copied.
 class HandleObj : public ffi::Object {
  public:
@@ -78,11 +93,21 @@ TVM_FFI_STATIC_INIT_BLOCK() {
       .def_rw("low", &RangeObj::low)
       .def_rw("high", &RangeObj::high)
       .def_rw("width", &RangeObj::width);
+  refl::ObjectDef<SwappedObj>()
+      .def(refl::init<int64_t, int64_t>())
+      .def_ro("width", &SwappedObj::width)
+      .def_ro("low", &SwappedObj::low);
+  refl::OverloadObjectDef<ScalerObj>()
+      .def("twice", &ScalerObj::Whole)
+      .def("twice", &ScalerObj::Text)
+      .def_static("same", [](int64_t what) { return what; })
+      .def_static("same", [](ffi::String what) { return what; });
   refl::ObjectDef<OpaqueObj>();
   refl::ObjectDef<HandleObj>().def_ro("number", &HandleObj::number);
   refl::GlobalDef()
       .def("described.make_opaque", [](int64_t number) { return ffi::ObjectRef(ffi::make_object<OpaqueObj>(number)); })
       .def("described.number_of", [](ffi::ObjectRef obj) { return obj.as<OpaqueObj>()->number; })
+      .def("described.make_scaler", []() { return ffi::ObjectRef(ffi::make_object<ScalerObj>()); })
       .def("described.make_handle", []() { return ffi::ObjectRef(ffi::make_object<HandleObj>()); });
 }
 

@@ -5,6 +5,7 @@ Usage: described_types.py LIBRARY. A process of its own for each release of the 
 """
 
 import copy
+import pickle
 import sys
 
 import portcall
@@ -43,4 +44,22 @@ for copier in copy.copy, copy.deepcopy, lambda obj: obj.replace(number=1):
     except TypeError:
         continue
     raise AssertionError(copier)
+# Without a default constructor: made of the first fields where the constructor takes those, refused where it does not.
+for load, save in (pickle.loads, pickle.dumps), (portcall.ir.load_json, portcall.ir.save_json):
+    again = load(save([wide, wide.replace(width=9)]))
+    assert [(each.low, each.high, each.width) for each in again] == [(2, 5, 3), (2, 5, 9)]
+    try:
+        save(portcall.ir.get_object_class("described.Swapped")(2, 5))
+    except TypeError:
+        continue
+    raise AssertionError(save)
+
+scaler = portcall.get_global_func("described.make_scaler")()
+assert (scaler.twice(2), scaler.twice("ab"), scaler.same(1), scaler.same("a")) == (4, "abab", 1, "a")
+if sys.argv[2:] == ["overloads"]:  # as releases since 0.1.15 describe them
+    for name, own in ("twice", 1), ("same", 0):
+        method = getattr(type(scaler), name)
+        assert [str(each.return_annotation) for each in method.__signatures__] == ["int", "String"]
+        assert [len(each.parameters) for each in method.__signatures__] == [1 + own] * 2
+        assert all(f"{name}{each}" in method.__doc__ for each in method.__signatures__)
 print("done")

@@ -322,12 +322,16 @@ def _make_class(cls: Any, key: str, index: int, scope: Mapping[str, Any] | None 
         body["__doc__"] = doc
     init = _constructor(key, index)
     any_arguments = _ANY_POSITIONAL
-    for name, text, metadata, flags, function in methods:
+    signatures: dict[str, list[inspect.Signature]] = {}  # several of an overloaded method
+    for name, _, metadata, flags, _ in methods:
         signature = signature_of_method(metadata, not flags & _STATIC)
+        signatures.setdefault(name, []).extend(() if signature is None else (signature,))
+    for name, text, _, flags, function in methods:
         if name != _INIT:
-            body.setdefault(name, _method(key, name, text, flags, function, signature))
-        elif signature is not None:
-            any_arguments = signature.replace(return_annotation=inspect.Signature.empty)
+            body.setdefault(name, _method(key, name, text, flags, function, signatures[name]))
+    if inits := [each.replace(return_annotation=inspect.Signature.empty) for each in signatures.get(_INIT, ())]:
+        any_arguments = inits[0] if len(inits) == 1 else _ANY_POSITIONAL
+        body["__signatures__"] = tuple(inits)
     body["__portcall_shown__"] = tuple(access.__name__ for access, flags, *_ in described if not flags & _NOT_SHOWN)
     if scope is not None:
         _register_hooks(cls, index)
@@ -407,18 +411,27 @@ def _rebuild_class(cls: Any, body: dict[str, Any]) -> Any:
 
 
 def _method(
-    key: str, name: str, doc: str, flags: int, function: PackedFunc, signature: inspect.Signature | None
+    key: str, name: str, doc: str, flags: int, function: PackedFunc, signatures: Sequence[inspect.Signature]
 ) -> Any:
-    if flags & _STATIC:
+    """Return a method of a class. An overloaded one has its signatures in ``__signatures__``, and in its text."""
+    overloaded = len(signatures) > 1
+    if flags & _STATIC and not overloaded:
         return staticmethod(function)
 
     def method(self: Object, *args: Any) -> Any:
         return function(self, *args)
 
-    method.__name__, method.__qualname__, method.__doc__ = name, f"{key}.{name}", doc
-    if signature is not None:
-        method.__signature__ = signature  # type: ignore[attr-defined]
-    return method
+    def static(*args: Any) -> Any:
+        return function(*args)
+
+    made: Any = static if flags & _STATIC else method
+    made.__name__, made.__qualname__, made.__doc__ = name, f"{key}.{name}", doc
+    if overloaded:
+        made.__signatures__ = tuple(signatures)
+        made.__doc__ = "\n".join([*(f"{name}{each}" for each in signatures), *filter(None, ("", doc))])
+    elif signatures:
+        made.__signature__ = signatures[0]
+    return staticmethod(made) if flags & _STATIC else made
 
 
 _ANY_POSITIONAL = inspect.Signature([inspect.Parameter("args", inspect.Parameter.VAR_POSITIONAL)])
