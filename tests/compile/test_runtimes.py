@@ -108,6 +108,9 @@ def test_onnx_refusal_has_both_reasons(tmp_path: Path) -> None:
         compile.onnx(tmp_path / "m.onnx")
     with pytest.raises(ValueError, match="runtime"):
         compile.onnx(product(), runtime="other")  # type: ignore[call-overload]
+    for options in ({"threads": 0}, {"winograd": "f3"}):  # those of graphs too, whatever the runtime
+        with pytest.raises(ValueError, match=next(iter(options))):
+            compile.onnx(product(), runtime="vm", **options)
 
 
 def test_onnx_checks_the_executable(monkeypatch: pytest.MonkeyPatch) -> None:
