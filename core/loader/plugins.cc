@@ -13,6 +13,7 @@ namespace {
 
 constexpr std::pair<const char*, const char*> kBesideCore[] = {{"relax.VMExecutable", "libportcall_vm.so"},
                                                                {"graph", "libportcall_graph.so"},
+                                                               {"session", "libportcall_session.so"},
                                                                {"opencl", "libportcall_opencl.so"},
                                                                {"cuda", "libportcall_cuda.so"},
                                                                {"cuda_host", "libportcall_cuda.so"}};
@@ -41,14 +42,17 @@ std::string FindPlugin(const std::string& kind) {
 
 PORTCALL_REGISTER_GLOBAL("portcall.LoadPlugin").set_body_typed(LoadPlugin);
 
-// Functions of libportcall_graph. The first call opens it, and its functions take the places of these. Where the executor is
-// linked with the core, its functions may be there already.
-[[maybe_unused]] const bool graph_is_known = [] {
-  for (const char* name :
-       {"portcall.graph.create", "portcall.graph.create_factory", "portcall.graph.check_plan", "portcall.OpenBundle"}) {
+// Functions of plug-ins. The first call opens the library, and its functions take the places of these. Where they are
+// linked with the core, they may be there already.
+constexpr std::pair<const char*, const char*> kOpened[] = {
+    {"portcall.graph.create", "graph"},     {"portcall.graph.create_factory", "graph"},
+    {"portcall.graph.check_plan", "graph"}, {"portcall.OpenBundle", "graph"},
+    {"portcall.rpc.Connect", "session"},    {"portcall.rpc.OpenSocket", "session"}};
+[[maybe_unused]] const bool plugins_are_known = [] {
+  for (const auto& [name, kind] : kOpened) {
     if (Registry::Get(name).defined()) continue;
-    Registry::Register(name).set_body([name](Args args, RetValue* rv) {
-      LoadPlugin("graph");
+    Registry::Register(name).set_body([name = name, kind = kind](Args args, RetValue* rv) {
+      LoadPlugin(kind);
       *rv = Registry::GetRequired(name).CallPacked(args.cells(), args.size());
     });
   }

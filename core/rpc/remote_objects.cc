@@ -610,14 +610,23 @@ Array<Any> ActivityOf(Module root) {
                      count(now.received), count(now.to_receive)});
 }
 
+Module Connect(std::unique_ptr<Channel> channel, std::string name, double call_timeout, std::vector<Any> constructor) {
+  RemoteOptions options;
+  options.name = std::move(name);
+  options.call_timeout = call_timeout;
+  auto session = MakeRemoteSession(std::move(channel), std::move(options), RunCallback);
+  session->InitServer(constructor);
+  return RootModule(std::move(session));
+}
+
 Module ConnectFds(int read_fd, int write_fd, std::string name, double call_timeout, std::vector<Any> constructor) {
-  return OpenSession(MakeFdChannel(read_fd, write_fd, true), std::move(name), call_timeout, std::move(constructor));
+  return Connect(MakeFdChannel(read_fd, write_fd, true), std::move(name), call_timeout, std::move(constructor));
 }
 
 Module ConnectFunctions(PackedFunc send, PackedFunc receive, PackedFunc close, std::string name, double call_timeout,
                         std::vector<Any> constructor) {
-  return OpenSession(MakeFunctionChannel(std::move(send), std::move(receive), std::move(close)), std::move(name),
-                     call_timeout, std::move(constructor));
+  return Connect(MakeFunctionChannel(std::move(send), std::move(receive), std::move(close)), std::move(name),
+                 call_timeout, std::move(constructor));
 }
 
 Any DeviceAttr(Module root, int32_t type, int32_t id, int64_t attr) {
@@ -644,7 +653,15 @@ PORTCALL_REGISTER_GLOBAL("portcall.FutureSession").set_body_typed([](Future futu
   bool done = !future->call ? !future->handle : future->session->IsDone(future->call.get());
   return done ? 0 : reinterpret_cast<int64_t>(future->session.get());
 });
-PORTCALL_REGISTER_GLOBAL("portcall.rpc.UseFeatures").set_body_typed(UseFeatures);
+PORTCALL_REGISTER_GLOBAL("portcall.rpc.UseFeatures").set_body_typed([](Module root, std::vector<std::string> features) {
+  auto* remote = dynamic_cast<RemoteSession*>(SessionOf(root).get());
+  auto has = [&](const char* name) { return std::find(features.begin(), features.end(), name) != features.end(); };
+  if (!remote) return;
+  remote->set_pipelined(has("pipeline"));
+  remote->set_posts(has("post"));
+  remote->set_by_value(has("values"));
+  remote->set_calls_back(has("callback"));
+});
 // Begins or ends the pipeline of this thread: the number of the session it is to have, and had; 0 for none.
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.SetPipeline").set_body_typed([](int64_t session) {
   return reinterpret_cast<int64_t>(std::exchange(pipelined_session, reinterpret_cast<const Session*>(session)));
@@ -704,26 +721,6 @@ std::shared_ptr<Session> SessionOf(const Module& module) {
   RpcModule* remote = module.defined() ? RpcModuleOf(module) : nullptr;
   PORTCALL_CHECK(remote, TypeError) << "the module is not one of a session (type 'rpc')";
   return remote->handle()->session();
-}
-
-Module OpenSession(std::unique_ptr<Channel> channel, std::string name, double call_timeout,
-                   const std::vector<Any>& constructor) {
-  RemoteOptions options;
-  options.name = std::move(name);
-  options.call_timeout = call_timeout;
-  auto session = MakeRemoteSession(std::move(channel), std::move(options), RunCallback);
-  session->InitServer(constructor);
-  return RootModule(std::move(session));
-}
-
-void UseFeatures(Module root, std::vector<std::string> features) {
-  auto* remote = dynamic_cast<RemoteSession*>(SessionOf(root).get());
-  auto has = [&](const char* name) { return std::find(features.begin(), features.end(), name) != features.end(); };
-  if (!remote) return;
-  remote->set_pipelined(has("pipeline"));
-  remote->set_posts(has("post"));
-  remote->set_by_value(has("values"));
-  remote->set_calls_back(has("callback"));
 }
 
 }  // namespace portcall::rpc

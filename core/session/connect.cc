@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A client's way to a server: a socket, and the handshake (docs/wire.md, sections 1 and 8).
+// A client's way to a server: a socket, and the handshake (docs/wire.md, sections 1 and 8). The core opens this library at
+// the first call of one of its two functions.
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -20,10 +21,11 @@
 #include "bytes/byte_order.h"
 #include "facts/wire.h"
 #include "portcall/sha256.h"
-#include "rpc/channel.h"
-#include "rpc/remote_objects.h"
+#include "session/descriptor.h"
 
-namespace portcall::rpc {
+namespace portcall::session {
+
+using namespace facts;
 namespace {
 
 constexpr const char* kStrange = "its answer is not of this protocol";
@@ -32,42 +34,39 @@ constexpr const char* kStrange = "its answer is not of this protocol";
   throw Error("ConnectError", "cannot connect to " + address + ": " + why);
 }
 
-struct Socket {
-  ~Socket() {
-    if (fd >= 0) close(fd);
-  }
-  // Returns 0, or the error.
-  int Connect(int family, const void* where, socklen_t size, double timeout) {
-    if (fd >= 0) close(fd);
-    fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0) return errno;
-    timeout = std::clamp(timeout, 0.0, kMostSeconds);
-    const auto seconds = static_cast<time_t>(timeout);
-    const timeval limit{seconds, static_cast<suseconds_t>(1e6 * (timeout - static_cast<double>(seconds)))};
-    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));  // of connect(), too
-    const int on = 1;
-    if (family != AF_UNIX) setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-    while (connect(fd, static_cast<const sockaddr*>(where), size) != 0) {
-      if (errno == EINPROGRESS || errno == EALREADY || errno == EAGAIN) return ETIMEDOUT;
-      if (errno != EINTR) return errno;
-      Check(TVMFFIEnvCheckSignals());
-    }
-    return 0;
-  }
+// A time for reading or writing; no limit where it is not positive.
+void Limit(const Descriptor& socket, int option, double seconds) {
+  seconds = std::clamp(seconds, 0.0, kMostSeconds);
+  const auto whole = static_cast<time_t>(seconds);
+  const timeval limit{whole, static_cast<suseconds_t>(1e6 * (seconds - static_cast<double>(whole)))};
+  setsockopt(socket.get(), SOL_SOCKET, option, &limit, sizeof(limit));
+}
 
-  int fd = -1;
-};
+// Returns 0, or the error.
+int ConnectTo(int family, const void* where, socklen_t size, double timeout, Descriptor* made) {
+  *made = Descriptor(socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!*made) return errno;
+  Limit(*made, SO_SNDTIMEO, timeout);  // of connect(), too
+  const int on = 1;
+  if (family != AF_UNIX) setsockopt(made->get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  while (connect(made->get(), static_cast<const sockaddr*>(where), size) != 0) {
+    if (errno == EINPROGRESS || errno == EALREADY || errno == EAGAIN) return ETIMEDOUT;
+    if (errno != EINTR) return errno;
+    Check(TVMFFIEnvCheckSignals());
+  }
+  return 0;
+}
 
 // Returns a socket that blocks, and sends within the timeout.
-int OpenSocket(std::string address, double timeout) {
-  Socket made;
+Descriptor OpenSocket(const std::string& address, double timeout) {
+  Descriptor made;
   int error = 0;
   if (address.compare(0, 5, "unix:") == 0) {
     sockaddr_un where{};
     where.sun_family = AF_UNIX;
     if (address.size() - 5 >= sizeof(where.sun_path)) FailToConnect(address, "its path is too long for a socket");
     address.copy(where.sun_path, sizeof(where.sun_path) - 1, 5);
-    error = made.Connect(AF_UNIX, &where, sizeof(where), timeout);
+    error = ConnectTo(AF_UNIX, &where, sizeof(where), timeout, &made);
   } else {
     const size_t colon = address.rfind(':');
     if (colon == std::string::npos) FailToConnect(address, "it is not of the form host:port or unix:/path");
@@ -79,11 +78,11 @@ int OpenSocket(std::string address, double timeout) {
     if (failed) FailToConnect(address, gai_strerror(failed));
     const std::unique_ptr<addrinfo, void (*)(addrinfo*)> all(found, freeaddrinfo);
     for (const addrinfo* one = found; one && (one == found || error); one = one->ai_next) {
-      error = made.Connect(one->ai_family, one->ai_addr, one->ai_addrlen, timeout);
+      error = ConnectTo(one->ai_family, one->ai_addr, one->ai_addrlen, timeout, &made);
     }
   }
   if (error) FailToConnect(address, strerror(error));
-  return std::exchange(made.fd, -1);
+  return made;
 }
 
 // Calls take(part) for each part of a text.
@@ -107,8 +106,7 @@ std::string_view OptionOf(std::string_view words, std::string_view name) {
 
 class Handshake {
  public:
-  Handshake(Channel* channel, const std::string& address, double timeout)
-      : channel_(channel), address_(address), timeout_(timeout) {}
+  Handshake(int fd, const std::string& address, double timeout) : fd_(fd), address_(address), timeout_(timeout) {}
 
   // Returns the extensions that both sides have.
   std::vector<std::string> Run(const std::string& key, const std::string& token) {
@@ -152,20 +150,31 @@ class Handshake {
 
   [[noreturn]] void Refuse(const std::string& why) const { throw Error("AuthenticationError", address_ + ": " + why); }
 
+  // After a call that failed: returns where it may be tried again.
+  void CheckFailure() const {
+    if (errno == EINTR) return Check(TVMFFIEnvCheckSignals());
+    PORTCALL_CHECK(errno != EAGAIN, SessionTimeoutError) << address_ << " did not answer within " << timeout_ << " s";
+    FailToConnect(address_, strerror(errno));
+  }
+
   void Send(const std::string& data) {
     transcript_ += data;
     for (size_t sent = 0; sent < data.size();) {
-      sent += channel_->Send({{data.data() + sent, data.size() - sent}}, DeadlineIn(timeout_));
+      const ssize_t n = send(fd_, data.data() + sent, data.size() - sent, MSG_NOSIGNAL);
+      if (n < 0) CheckFailure();
+      else sent += static_cast<size_t>(n);
     }
   }
 
   std::string Read(size_t size) {
     std::string data(size, '\0');
     for (size_t done = 0; done < size;) {
-      const size_t n = channel_->Receive(data.data() + done, size - done, DeadlineIn(timeout_));
-      if (n == 0 && proving_) Refuse("the server refused the token; is it the one that it was started with?");
-      if (n == 0) FailToConnect(address_, "the server closed the connection");
-      done += n;
+      const ssize_t n = recv(fd_, data.data() + done, size - done, 0);
+      const bool ended = n == 0 || (n < 0 && errno == ECONNRESET);
+      if (ended && proving_) Refuse("the server refused the token; is it the one that it was started with?");
+      if (ended) FailToConnect(address_, "the server closed the connection");
+      if (n < 0) CheckFailure();
+      else done += static_cast<size_t>(n);
     }
     transcript_ += data;
     return data;
@@ -184,7 +193,7 @@ class Handshake {
     }
   }
 
-  Channel* channel_;
+  int fd_;
   const std::string& address_;
   double timeout_;
   bool proving_ = false;
@@ -194,23 +203,25 @@ class Handshake {
 // A session with a server at "host:port", "[v6]:port" or "unix:/path"; `timeout` is that of each step of the handshake.
 Module Connect(std::string address, std::string key, std::string token, double timeout, double call_timeout) {
   PORTCALL_CHECK(key.find_first_of(kBlanks) == key.npos, ValueError) << "the key '" << key << "' contains whitespace";
-  const int fd = OpenSocket(address, timeout);
-  std::unique_ptr<Channel> channel = MakeFdChannel(fd, fd, true);
-  std::vector<std::string> features;
-  try {
-    features = Handshake(channel.get(), address, timeout).Run(key, token);
-  } catch (const Error& error) {
-    if (error.kind() == "SessionBrokenError") FailToConnect(address, std::string(error.message()));
-    if (error.kind() != "SessionTimeoutError") throw;
-    PORTCALL_THROW(SessionTimeoutError) << address << " did not answer within " << timeout << " s";
-  }
-  Module root = OpenSession(std::move(channel), address, call_timeout, {});
-  UseFeatures(root, features);
+  Descriptor socket = OpenSocket(address, timeout);
+  Limit(socket, SO_RCVTIMEO, timeout);
+  const std::vector<std::string> features = Handshake(socket.get(), address, timeout).Run(key, token);
+  for (int option : {SO_RCVTIMEO, SO_SNDTIMEO}) Limit(socket, option, 0);
+  const int fd = socket.Release();
+  auto root = Registry::GetRequired("portcall.rpc.ConnectFds")(fd, fd, address, call_timeout, std::vector<Any>())
+                  .cast<Module>();
+  Registry::GetRequired("portcall.rpc.UseFeatures")(root, features);
   return root;
 }
 
-PORTCALL_REGISTER_GLOBAL("portcall.rpc.Connect").set_body_typed(Connect);
-PORTCALL_REGISTER_GLOBAL("portcall.rpc.OpenSocket").set_body_typed(OpenSocket);
+// They take the places of functions that open this library.
+[[maybe_unused]] const bool registered = [] {
+  Registry::Register("portcall.rpc.Connect", true).set_body_typed(Connect);
+  Registry::Register("portcall.rpc.OpenSocket", true).set_body_typed([](std::string address, double timeout) {
+    return OpenSocket(address, timeout).Release();
+  });
+  return true;
+}();
 
 }  // namespace
-}  // namespace portcall::rpc
+}  // namespace portcall::session
