@@ -8,6 +8,7 @@
 #include "portcall/container.h"
 #include "portcall/function.h"
 #include "session/files.h"
+#include "session/process.h"
 
 using namespace portcall;
 using namespace portcall::session;
@@ -16,6 +17,30 @@ PORTCALL_EXPORT_TYPED(register_standard_names, []() {
   RegisterStandardNames();
   RegisterContainerNames();
 })
+
+PORTCALL_EXPORT_TYPED(isolate,
+                      [](std::string directory, int64_t parent) { Isolate(directory, static_cast<pid_t>(parent)); })
+PORTCALL_EXPORT_TYPED(limit_resources, LimitResources)
+
+// The arguments are Service's; `pipes`: the ends to read and to write of that for stdout, then of that for stderr, or
+// nothing. Returns whether a device has failed.
+PORTCALL_EXPORT_TYPED(serve,
+                      [](int client, std::vector<std::string> patterns, int64_t max_frame, PackedFunc constructor,
+                         int progress, std::string features, std::vector<int> pipes, PackedFunc flush) {
+                        Service service;
+                        service.client = Descriptor(client);
+                        service.patterns = std::move(patterns);
+                        service.max_frame = max_frame;
+                        service.constructor = std::move(constructor);
+                        service.progress = Descriptor(progress);
+                        service.features = std::move(features);
+                        service.flush = std::move(flush);
+                        if (pipes.size() == 4) {
+                          service.out = {Descriptor(pipes[0]), Descriptor(pipes[1])};
+                          service.err = {Descriptor(pipes[2]), Descriptor(pipes[3])};
+                        }
+                        return Serve(std::move(service));
+                      })
 
 // Functions by name, in turn: those of a session's clients, and some for the server itself. Contents are kept where there
 // is a store; the last two arguments are those of Folder and ContentsOf.

@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <memory>
 
@@ -26,6 +27,18 @@ void EndReading(int descriptor) {
   dup3(ends[0], descriptor, O_CLOEXEC);
   for (int end : ends) close(end);
 }
+
+// What stdout and stderr still hold goes where they go now.
+struct Flushed {
+  ~Flushed() {
+    try {
+      if (own.defined()) own();
+    } catch (const Error&) {  // the session is over
+    }
+    fflush(nullptr);
+  }
+  const PackedFunc& own;
+};
 
 // Has stdout or stderr go through a pipe, where there is one, as long as it lives.
 class Redirected {
@@ -83,6 +96,7 @@ bool Serve(Service service) {
   {
     const bool pipes(service.err.writing);
     const Redirected out(STDOUT_FILENO, &service.out), err(STDERR_FILENO, &service.err);
+    const Flushed flushed{service.flush};
     how = Registry::GetRequired("portcall.rpc.ServeSession")(
               reading, client, service.patterns, service.max_frame, service.constructor, service.progress.Release(),
               service.features, service.out.reading.get(), service.err.reading.get(), pipes ? err.kept() : -1)

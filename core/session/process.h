@@ -29,6 +29,7 @@ struct Service {
   PackedFunc constructor;  // makes the session that a client asks for by name
   Descriptor progress;     // memory that a supervisor reads
   std::string features;    // that the session uses, separated by commas
+  PackedFunc flush;        // where a language has streams of its own: writes what they still hold
   Pipe out, err;           // for stdout and stderr, for a client that may read an account of its end
 };
 

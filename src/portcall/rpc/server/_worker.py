@@ -17,17 +17,16 @@ import importlib.util
 import io
 import os
 import re
-import resource
 import signal
 import socket
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from portcall._function import convert, get_global_func, list_global_func_names, register_func
+from portcall._function import convert, get_global_func, list_global_func_names
 from portcall._module import Module, load_module
 from portcall.rpc.client._connect import connect_without
 from portcall.rpc.server import _files, _program
@@ -43,7 +42,7 @@ from portcall.rpc.server._messages import (
 )
 from portcall.rpc.server._objects import register_object_functions
 from portcall.rpc.server._options import ServerOptions, is_python_function
-from portcall.rpc.server._session import register_standard_names
+from portcall.rpc.server._session import library, register_standard_names
 from portcall.rpc.wire._facts import DEVICE_FAILED, OFFERED
 
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
@@ -106,24 +105,23 @@ def run_session(start: StartWorker, options: ServerOptions, patterns: Callable[[
     isolate_process(start)
     features = frozenset(filter(None, start.features.split(",")))
     offered = list(patterns())
-    limit_resources(options)
+    library()["limit_resources"](options.memory_limit, options.disk_limit)
     store = os.path.join(os.path.dirname(start.directory), "contents", start.credential)
     in_farm = options.gate >= 0  # its clients are many, and need not trust each other
     _files.register(os.getcwd(), options.disk_limit, "" if in_farm else store)
     register_object_functions()
-    call_hook("tvm.rpc.server.start")
-    reading = os.dup(start.client)
-    failures = EndAfterDeviceFailure(reading)
-    serve = get_global_func("portcall.rpc.ServeSession")
-    with redirected_output(start, features) as pipes:
-        how = serve(
-            reading, start.client, offered, options.max_frame, constructor(options, offered, features), start.progress,
-            ",".join(features), *pipes,
-        )  # fmt: skip
-    failures.descriptor = None
-    if how == "closed":
-        call_hook("tvm.rpc.server.shutdown")
-    return DEVICE_FAILED if failures.seen else 0
+    pipes = [*start.stdout, *start.stderr] if features else []  # a client that may read an account of its end
+    failed = library()["serve"](
+        start.client, offered, options.max_frame, constructor(options, offered, features), start.progress,
+        ",".join(features), pipes, flush_output,
+    )  # fmt: skip
+    return DEVICE_FAILED if failed else 0
+
+
+def flush_output() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
 
 
 def send_reply(start: StartWorker) -> None:
@@ -133,68 +131,13 @@ def send_reply(start: StartWorker) -> None:
         client.sendall(bytes.fromhex(start.reply))
 
 
-class EndAfterDeviceFailure:
-    """Ends a session after a device has failed for good: requests that have arrived are answered, no others are read.
-
-    Attributes:
-        seen: whether a device failed so.
-        descriptor: what the session reads from; None when it is no longer served.
-    """
-
-    def __init__(self, descriptor: int) -> None:
-        self.seen = False
-        self.descriptor: int | None = descriptor
-        register_func("portcall.DeviceFailed", self.device_failed, override=True)  # plug-ins call it
-
-    def device_failed(self) -> None:
-        self.seen = True
-        if self.descriptor is None:
-            return
-        connection = socket.socket(fileno=self.descriptor)
-        with contextlib.suppress(OSError):
-            connection.shutdown(socket.SHUT_RD)  # wakes a thread that reads; TCP still gives what arrives later
-        connection.detach()
-        ended, other = socket.socketpair()
-        with ended, other:
-            os.dup2(ended.fileno(), self.descriptor, inheritable=False)
-
-
 def isolate_process(start: StartWorker) -> None:
     """Become a separate process, which ends with its parent, in the session's directory."""
-    with contextlib.suppress(PermissionError):
-        os.setsid()
-    die_with_parent(start.parent)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
-    for name in ("files", "tmp"):
-        os.mkdir(os.path.join(start.directory, name), 0o700)
-    os.chdir(os.path.join(start.directory, "files"))
+    library()["isolate"](start.directory, start.parent)
     os.environ["PWD"] = os.getcwd()
     os.environ["TMPDIR"] = tempfile.tempdir = os.path.join(start.directory, "tmp")
-
-
-@contextlib.contextmanager
-def redirected_output(start: StartWorker, features: frozenset[str]) -> Iterator[tuple[int, int, int]]:
-    """Have stdout and stderr go through the session's pipes, where its client can read an account of its end.
-
-    Gives the ends of the pipes to read, and the descriptor of the log; -1 for each where the client cannot.
-    """
-    if not features:
-        yield -1, -1, -1
-        return
-    kept = os.dup(1), os.dup(2)
-    try:
-        for descriptor, (_, writing) in ((1, start.stdout), (2, start.stderr)):
-            os.dup2(writing, descriptor)
-            os.close(writing)
-        yield start.stdout[0], start.stderr[0], kept[1]
-    finally:
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, ValueError):
-                stream.flush()
-        for descriptor, old in enumerate(kept, 1):
-            os.dup2(old, descriptor)
-            os.close(old)
 
 
 def die_with_parent(parent: int) -> None:
@@ -222,22 +165,6 @@ def take_variable(name: str) -> str:
 
 
 # ---- Serving ------------------------------------------------------------------------------------------------------
-
-
-def limit_resources(options: ServerOptions) -> None:
-    """Set the limits of this process and all that it starts."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if options.memory_limit:
-        resource.setrlimit(resource.RLIMIT_DATA, (options.memory_limit, options.memory_limit))
-    if options.disk_limit:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (options.disk_limit, options.disk_limit))
-
-
-def call_hook(name: str) -> None:
-    """Call a function that the user may have registered for this moment."""
-    hook = get_global_func(name, allow_missing=True)
-    if hook is not None:
-        hook()
 
 
 def constructor(options: ServerOptions, patterns: list[str], features: frozenset[str]) -> Any:
