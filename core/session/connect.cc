@@ -20,6 +20,7 @@
 
 #include "bytes/byte_order.h"
 #include "facts/wire.h"
+#include "portcall/module.h"
 #include "portcall/sha256.h"
 #include "session/descriptor.h"
 
