@@ -129,9 +129,11 @@ def made(name: str) -> tuple[Any, dict[str, Any]]:
 def expected(model: Any, inputs: dict[str, Any]) -> list[Any]:
     """Return what each reference says that can run the model."""
     found = []
+    kinds = [helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type) for value in model.graph.output]
     for make in (session_of, ReferenceEvaluator):
         try:
-            found.append([np.asarray(each) for each in make(model).run(None, inputs)])
+            results = make(model).run(None, inputs)  # the reference computes some in NumPy's types
+            found.append([np.asarray(each, kind) for each, kind in zip(results, kinds, strict=True)])
         except Exception:  # the references have classes of their own, or none
             continue
     return found

@@ -84,12 +84,21 @@ SWEPT = [
     "scatternd:2=0",
     "scatter_elements_with_axis:2=0",
     "gridsample:4=0",
+    "gridsample:T1=int8",
+    "gridsample:T1=float16",
+    "gridsample_zeros_padding:T2=float64",
+    "roialign_aligned_true:T1=float16",
+    "reduce_mean_do_not_keepdims_example:T=int32",
+    "equal:T=bool",
+    "acosh:T=float16",
 ]
 
 
 @pytest.mark.parametrize("name", SWEPT)
 def test_operators_of_all_types_and_without_elements(name: str) -> None:
-    assert sweep.judge(f"test_{name}").partition(":")[0] in ("right", "refused", "unknown")
+    verdict = sweep.judge(f"test_{name}").partition(":")[0]
+    assert verdict in ("right", "refused", "unknown")
+    assert verdict == "right" or name.endswith(("=0", "=int8"))
 
 
 BEST = [((3, 50), -1, 7, 1), ((4, 33, 5), 1, 33, 0), ((2, 300), 1, 300, 1), ((7, 4), 0, 3, 1), ((6,), 0, 1, 1)]

@@ -50,7 +50,14 @@ def import_model(
     importer = Importer({name: list(shape) for name, shape in shapes.items()}, "float32", False, False)
     importer.own = OWN if own else {}
     importer.labels = labels
+    importer.types = _types_of(model)
     return run_importer(importer, model)
+
+
+def _types_of(model: Any) -> dict[str, str]:
+    values = (*model.graph.value_info, *model.graph.output)
+    kinds = {value.name: value.type.tensor_type.elem_type for value in values}
+    return {name: str(helper.tensor_dtype_to_np_dtype(kind)) for name, kind in kinds.items() if kind}
 
 
 def run_importer(importer: Importer, model: Any) -> Any:
@@ -69,6 +76,7 @@ class Importer(ONNXGraphImporter):  # type: ignore[misc]
     own: Mapping[str, Callable[[Any, list[Any], dict[str, Any]], Any]] = {}
     labels: Labels | None = None
     results: Iterator[str]
+    types: Mapping[str, str] = {}  # of results, as ONNX has them
 
     def _check_for_unsupported_ops(self, graph: Any) -> None:
         """Do nothing: that was checked before, with the operators below."""
@@ -76,7 +84,8 @@ class Importer(ONNXGraphImporter):  # type: ignore[misc]
     def _convert_operator(self, op_name: str, inputs: Any, attrs: dict[str, Any], opset: int) -> Any:
         convert = self.own.get(op_name)
         with refused_node(op_name, attrs):
-            name = self.labels.mark(next(self.results, "")) if self.labels is not None else ""
+            result = next(self.results, "")
+            name = self.labels.mark(result) if self.labels is not None else ""
             made = convert(self.bb, list(inputs), attrs) if convert is not None else None
             if made is not None:
                 return self.bb.emit(made, name)
@@ -87,6 +96,10 @@ class Importer(ONNXGraphImporter):  # type: ignore[misc]
             made = super()._convert_operator(op_name, inputs, attrs, opset)
             if op_name == "Gather":
                 made = self.bb.normalize(checked_take(made))
+            if op_name in _OTHER_TYPES and any(
+                str(each.ty.dtype) != "float32" for each in inputs[:2] if each is not None
+            ):
+                made = relax.op.astype(self.bb.emit(made), self.types.get(result) or str(inputs[0].ty.dtype))
             is_tensor = isinstance(made, relax.Call) and isinstance(made.ty, relax.TensorType)
             return self.bb.emit(made, name) if name and is_tensor else made
 
@@ -295,6 +308,30 @@ def _cast(bb: Any, inputs: list[Any], attrs: dict[str, Any]) -> Expr | None:
     return relax.op.astype(inputs[0], str(dtype))
 
 
+def _sampled(bb: Any, inputs: list[Any], attrs: dict[str, Any]) -> None:
+    """Refuse a GridSample of other elements than floats, of which nobody says how they are rounded."""
+    if str(inputs[0].ty.dtype) not in _FLOATS:
+        raise ValueError(f"elements of {inputs[0].ty.dtype} are not supported")
+
+
+def _equal(bb: Any, inputs: list[Any], attrs: dict[str, Any]) -> Expr | None:
+    """Return whether two truth values are the same; TVM compares them as floats."""
+    if str(inputs[0].ty.dtype) != "bool":
+        return None
+    return relax.op.logical_not(bb.emit(relax.op.logical_xor(*inputs)))
+
+
+def _wide(function: Callable[[Expr], Expr]) -> Callable[[Any, list[Any], dict[str, Any]], Expr | None]:
+    """Return what computes a function of float16 in float32; TVM has it for no less."""
+
+    def convert(bb: Any, inputs: list[Any], attrs: dict[str, Any]) -> Expr | None:
+        if str(inputs[0].ty.dtype) != "float16":
+            return None
+        return relax.op.astype(bb.emit(function(bb.emit(relax.op.astype(inputs[0], "float32")))), "float16")
+
+    return convert
+
+
 def softplus(bb: Any, inputs: list[Any], attrs: dict[str, Any]) -> Expr:
     """Return log(1 + e**x), exact where it is small, too: TVM's importer adds the small number to 1 first.
 
@@ -321,6 +358,8 @@ def mish(bb: Any, inputs: list[Any], attrs: dict[str, Any]) -> Expr:
     return relax.op.multiply(inputs[0], bb.emit(relax.op.tanh(bb.emit(softplus(bb, inputs, attrs)))))
 
 
+# What TVM computes in another type than it says: GridSample in float32, sums of integers in 64 bits.
+_OTHER_TYPES = {"GridSample", "RoiAlign", "ReduceMean", "ReduceSumSquare", "ReduceL1"}
 # What reads or writes where its second input says; TVM's functions for them do not look whether that is inside.
 _INDEXED = {"GatherElements", "GatherND", "ScatterElements", "ScatterND"}
 _FLOATS = {"float16", "float32", "float64"}
@@ -378,6 +417,12 @@ def _call(bb: Any, kernel: Any, name: str, inputs: list[Any], results: list[tupl
 OWN: Mapping[str, Callable[[Any, list[Any], dict[str, Any]], Any]] = {
     "ConvInteger": _convolution,
     "CumProd": _products_so_far,
+    "Equal": _equal,
+    "GridSample": _sampled,
+    **{
+        name: _wide(getattr(relax.op, name.lower()))
+        for name in ("Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Cosh", "Sinh")
+    },
     "MatMulInteger": _product,
     "Max": _largest,
     "Min": _smallest,
