@@ -119,7 +119,8 @@ def test_load_module_names_the_package_of_an_absent_runtime(libraries: dict[str,
     path = str(libraries["tvm_ffi_kernels_linked"])
     message = (
         f"cannot load '{path}': libtvm_ffi.so: cannot open shared object file: No such file or directory; it was "
-        "linked with libtvm_ffi.so: install apache-tvm-ffi, or link it without"
+        "linked with libtvm_ffi.so: install apache-tvm-ffi, or link it without; foreign='adopt' gives it portcall's "
+        "runtime"
     )
     script = f"""
 import sys, portcall

@@ -117,7 +117,7 @@ def registered_elsewhere() -> str:
     names = ", ".join(f"'{errors.printable(os.path.basename(path))}'" for path in linked)
     return (
         f"; {names} {'is' if len(linked) == 1 else 'are'} linked with libtvm_ffi.so, and what is registered there "
-        "is not known here: build it without -ltvm_ffi"
+        "is not known here: load it with foreign='adopt', or build it without -ltvm_ffi"
     )
 
 

@@ -282,9 +282,12 @@ def load_module(path: str | os.PathLike[str], *, foreign: Literal["adopt"] | Non
     try:
         return _load(text)
     except errors.ModuleLoadError as error:
-        if _FOREIGN_RUNTIME in str(error) and foreign is None and _load_foreign_runtime():
-            return _load(text)
-        raise errors.ModuleLoadError(str(error), path=text) from None
+        told = str(error)
+        if foreign is None and f"linked with {_FOREIGN_RUNTIME}" in told:
+            if _load_foreign_runtime():
+                return _load(text)
+            told += "; foreign='adopt' gives it portcall's runtime"
+        raise errors.ModuleLoadError(told, path=text) from None
 
 
 def load_plugin(path: str | os.PathLike[str]) -> Module:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 REGISTERED_ELSEWHERE = (
     "libtvm_ffi.so, not portcall: what the library registers, types and global functions, is not known to portcall; "
-    "build it without -ltvm_ffi"
+    "load it with foreign='adopt', or build it without -ltvm_ffi"
 )
 TYPES_AT_RUN_TIME = (
     "(functions of the library tell them: inspect.signature(portcall.load_module(path)[name]) calls those)"
