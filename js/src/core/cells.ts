@@ -5,7 +5,7 @@ import { Device } from "../device.js";
 import { bytesOf, DataType, type TypedArray } from "../dtype.js";
 import { Tensor } from "../tensor.js";
 import { checkInt64, Float, isInteger, SMALL, TypeIndex } from "../values.js";
-import { BODY, CELL } from "./layout.js";
+import { BODY, CELL, SEQUENCE } from "./layout.js";
 import type { CoreMemory } from "./memory.js";
 
 const DEEPEST = 500; // containers in containers
@@ -243,8 +243,8 @@ export class Cells {
 
   #readArray(handle: number): unknown[] {
     const { words } = this.#memory;
-    const start = words[(handle + BODY) >> 2]! >>> 0;
-    const count = words[(handle + BODY + 8) >> 2]!;
+    const start = words[(handle + SEQUENCE.DATA) >> 2]! >>> 0;
+    const count = words[(handle + SEQUENCE.SIZE) >> 2]!;
     return Array.from({ length: count }, (_, i) => this.get(start + CELL * i, false));
   }
 

@@ -11,6 +11,12 @@ export const BODY = 24;
 /** The key in a type's description, after two numbers. */
 export const TYPE_KEY = 8;
 
+/** A list of cells: where they are, and how many. */
+export const SEQUENCE = { DATA: BODY, SIZE: BODY + 8 } as const;
+
+/** The address of the version's text in the table of the core, after the table's size. */
+export const CORE_VERSION = 4;
+
 /** A DLTensor; a tensor object has it as its body. */
 export const DLTENSOR = {
   DATA: 0,

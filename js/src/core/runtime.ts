@@ -1,42 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 // The core in WebAssembly: one registry of functions for JavaScript, C++ and kernels, in this process or page.
 
-import { checkBytes, checkFunction, checkText, got } from "../check.js";
+import { checkFunction, checkText, got } from "../check.js";
 import { Device } from "../device.js";
 import { dtype as asDtype, bytesOf, type DataType, type TypedArray } from "../dtype.js";
-import { DeviceError, FunctionNotFoundError, ModuleLoadError, PortcallError } from "../errors.js";
+import { DeviceError, FunctionNotFoundError, ModuleLoadError } from "../errors.js";
 import type { Tensor } from "../tensor.js";
 import { TypeIndex } from "../values.js";
 import { BaseRuntime } from "./base.js";
-import { readBundle } from "./bundle.js";
-import { Cells, type Cleanup, type Objects } from "./cells.js";
+import { Calls } from "./calls.js";
+import { Cells, type Objects } from "./cells.js";
+import { Held } from "./held.js";
 import { systemImports } from "./imports.js";
-import { BODY, CELL, ERROR, OBJECT_TYPE, TYPE_KEY } from "./layout.js";
-import { linkLibrary, makeModule } from "./library.js";
+import { BODY, CORE_VERSION, OBJECT_TYPE, TYPE_KEY } from "./layout.js";
 import { type CoreExports, CoreMemory } from "./memory.js";
-import { asError, bytesIn, CoreTensor, Module, type PackedFunc, symbolDispose } from "./objects.js";
-import { type CompiledModule, compileBytes, compileNow, readSource } from "./source.js";
+import { loadModule, loadModuleSync } from "./modules.js";
+import { bytesIn, CoreTensor, Module, type PackedFunc, symbolDispose } from "./objects.js";
+import { Promises, waitingImport } from "./promises.js";
+import { type CompiledModule, compileBytes, readSource } from "./source.js";
+import { Stack } from "./stack.js";
 import { allocTensor, describeTensor, type Place, placeOfTensor } from "./tensors.js";
+import { Thrown } from "./thrown.js";
 
 const PAGE = 1 << 16; // bytes of memory
 const OWN_MEMORY = 4 << 20; // bytes: of the core itself (core/web/Makefile)
 const MOST_MEMORY = 2 ** 31;
-const STACK = 1 << 16; // bytes of cells for calls within calls
 const HOST = new Device(1);
-const PENDING = 1; // core/web/web.h
-const NO_INTEGRATION =
-  "a function of JavaScript that was called inside the call returned a promise; to wait for it takes WebAssembly's " +
-  "JavaScript Promise Integration, which Chromium 137 and Node 26 have, and Node 24 with --experimental-wasm-jspi";
-
-type Invoke = (...args: number[]) => Promise<number>;
-/** JavaScript Promise Integration, where the engine has it. */
-const integration =
-  "Suspending" in WebAssembly
-    ? (WebAssembly as unknown as {
-        Suspending: new (f: () => Promise<void>) => WebAssembly.ImportValue;
-        promising: (f: WebAssembly.ExportValue | undefined) => Invoke;
-      })
-    : undefined;
 const references = new WeakMap<object, { readonly runtime: WasmRuntime; handle: number; readonly type: number }>();
 
 /** The core in WebAssembly. Several may be there; each has its own registry and memory. */
@@ -44,36 +33,16 @@ export class WasmRuntime extends BaseRuntime implements Objects {
   readonly backend = "wasm";
   /** @internal */
   memory!: CoreMemory;
-  #cells!: Cells;
-  #top = 0; // where the next call puts its cells
-  #end = 0;
-  readonly #functions: unknown[] = []; // what the core calls by number; errors that it carries, too
-  readonly #idle: number[] = [];
-  // What carries an error of JavaScript through the core: a function object that is never called, by handle and by number.
-  readonly #carriers = new Map<number, number>();
-  readonly #carrierHandles = new Map<number, number>();
-  #depth = 0; // calls of JavaScript by the core that have not returned
-  #invoke!: (handle: number, args: number, n: number, result: number) => number;
-  #stackPointer = 0; // of the core, outside of all calls but one that waits
-  // The call that may wait for promises: where the cells after its own are, as long as it is the one that runs.
-  #waiting = -1;
-  #promise: Promise<unknown> | undefined; // that it waits for
-  #settled: (() => unknown) | undefined;
-  #afterWait = 0; // what #stackPointer was before
-  #missed = 0; // promises that could not be waited for
-  // Such calls that are not over, in the order in which they began. They share a stack: each ends before one that began earlier
-  // goes on.
-  readonly #calls: Promise<void>[] = [];
-  #invokeWaiting: ((handle: number, args: number, n: number, result: number) => Promise<number>) | undefined;
+  #stack!: Stack;
+  #held!: Held;
+  #errors!: Thrown;
+  #promises!: Promises;
+  #calls!: Calls;
 
   // Of this runtime alone, which is collected with all that stands for its objects.
   readonly #finalizers = new FinalizationRegistry<number>((handle) => this.release(handle));
   #module!: WebAssembly.Module;
-  #exports!: WebAssembly.Exports;
   #carrierType = -1; // of objects that only carry one of JavaScript
-
-  /** @internal Makes an error, as callers are to see it, of what a function of JavaScript threw. */
-  asThrown: (thrown: unknown) => Error = (thrown) => (thrown instanceof Error ? thrown : new Error(String(thrown)));
 
   /** @internal `load` makes runtimes. */
   static async start(module: WebAssembly.Module): Promise<WasmRuntime> {
@@ -96,9 +65,9 @@ export class WasmRuntime extends BaseRuntime implements Objects {
       ...imports,
       env: { ...imports.env, memory },
       portcall: {
-        call: (self: number, args: number, n: number, result: number) => this.#called(self, args, n, result),
-        wait: integration ? new integration.Suspending(() => this.#wait()) : () => undefined,
-        settled: (result: number) => this.#putSettled(result),
+        call: (self: number, args: number, n: number, result: number) => this.#calls.called(self, args, n, result),
+        wait: waitingImport(() => this.#promises.wait()),
+        settled: (result: number) => this.#promises.putSettled(result),
         free: (self: number) => this.#freed(self),
       },
     };
@@ -108,14 +77,13 @@ export class WasmRuntime extends BaseRuntime implements Objects {
     this.#module = module;
     const memory = imports.env!.memory;
     this.memory = new CoreMemory({ ...instance.exports, memory } as unknown as CoreExports);
-    this.#cells = new Cells(this.memory, this);
     this.memory.exports._initialize?.();
-    this.#invoke = this.memory.exports.TVMFFIFunctionCall;
-    this.#exports = instance.exports;
-    this.#invokeWaiting = integration?.promising(instance.exports.TVMFFIFunctionCall);
-    this.#top = this.memory.allocate(STACK + CELL);
-    this.#end = this.#top + STACK;
-    this.#stackPointer = this.memory.exports.__stack_pointer.value;
+    this.#stack = new Stack(this.memory);
+    this.#held = new Held();
+    this.#errors = new Thrown(this.memory, this.#stack, this.#held);
+    const cells = new Cells(this.memory, this);
+    this.#promises = new Promises(this.memory, this.#stack, cells, this.#errors);
+    this.#calls = new Calls(this.memory, this.#stack, cells, this.#errors, this.#held, this.#promises);
     this.registerFunc("portcall.LoadPlugin", refuseDevice, { override: true }); // there are no plug-ins here
     return this;
   }
@@ -146,7 +114,7 @@ export class WasmRuntime extends BaseRuntime implements Objects {
   /** Call `use` with a name as the core has it, and return the handle that it writes. */
   #named(name: string, use: (text: number, out: number) => number): number {
     const text = this.memory.byteArray(name);
-    const out = this.#top;
+    const out = this.#stack.top;
     this.memory.words[out >> 2] = 0;
     const status = use(text, out);
     this.memory.free(text);
@@ -154,271 +122,36 @@ export class WasmRuntime extends BaseRuntime implements Objects {
     return this.memory.words[out >> 2]! >>> 0;
   }
 
-  #call(handle: number, args: readonly unknown[]): unknown {
-    const { memory } = this;
-    const start = this.#top;
-    const result = start + CELL * args.length;
-    if (result + CELL > this.#end) throw new RangeError("too many calls within calls");
-    this.#top = result + CELL;
-    let cleanup: Cleanup | undefined;
-    let trapped = true;
-    try {
-      let { words } = memory;
-      let j = start >> 2;
-      for (let i = 0; i < args.length; ++i, j += 4) {
-        const value = args[i];
-        if (typeof value === "number" && (value | 0) === value && (value !== 0 || 1 / value > 0)) {
-          words[j] = TypeIndex.Int; // by far the most frequent, and all of it inline
-          words[j + 1] = 0;
-          words[j + 2] = value;
-          words[j + 3] = value >> 31;
-        } else {
-          cleanup ??= [];
-          this.#cells.put(start + CELL * i, value, cleanup);
-          words = memory.words;
-        }
-      }
-      words[j] = words[j + 1] = words[j + 2] = words[j + 3] = 0;
-      const status = this.#invoke(handle, start, args.length, result);
-      trapped = false;
-      if (status !== 0) throw this.#raised();
-      return memory.words[j] === TypeIndex.None ? null : this.#cells.get(result, true);
-    } finally {
-      this.#top = start;
-      // A kernel that traps leaves its frames.
-      if (trapped && this.#depth === 0) this.forgetFrames();
-      if (cleanup) for (const undo of cleanup) undo();
-    }
+  #freed(self: number): void {
+    this.#errors.freed(self);
+    this.#held.free(self);
   }
 
-  /** The core calls function number `self` of JavaScript. */
-  #called(self: number, args: number, n: number, result: number): number {
-    const called = this.#functions[self] as (...args: unknown[]) => unknown;
-    this.#depth += 1;
-    try {
-      const values: unknown[] = [];
-      for (let at = args; at < args + CELL * n; at += CELL) values.push(this.#cells.get(at, false));
-      const value = called(...values);
-      if (value instanceof Promise && this.#top === this.#waiting) {
-        if (this.#invokeWaiting) {
-          this.#promise = value;
-          return PENDING;
-        }
-        this.#missed += 1;
-      }
-      this.#cells.put(result, value);
-      return 0;
-    } catch (error) {
-      this.#raise(this.asThrown(error));
-      return -1;
-    } finally {
-      this.#depth -= 1;
-    }
-  }
-
-  // ---- Calls that wait for promises ----
+  // ---- For sessions and devices ----
 
   /** @internal Whether the function of JavaScript that is called now may return a promise, for which the call waits. */
   get canWait(): boolean {
-    return this.#invokeWaiting !== undefined && this.#top === this.#waiting;
+    return this.#promises.canWait;
   }
 
   /** @internal Return an export of one number that may be called so that it waits for promises of functions of JavaScript,
    * once at a time; undefined where the engine cannot. */
   waitingExport(name: string): ((argument: number) => Promise<number>) | undefined {
-    const invoke = integration?.promising(this.#exports[name]);
-    return (
-      invoke &&
-      (async (argument) => {
-        const pointer = this.#stackPointer;
-        this.#waiting = this.#top;
-        try {
-          return await invoke(argument);
-        } finally {
-          this.#waiting = -1;
-          this.#stackPointer = pointer;
-        }
-      })
-    );
-  }
-
-  /** Call a function, whose calls of JavaScript may return promises: it waits for them. */
-  async #callAsync(call: (...args: unknown[]) => unknown, args: readonly unknown[]): Promise<unknown> {
-    await undefined; // so that nothing of the core runs, nor is about to go on
-    if (this.#calls.length) await new Promise((resolve) => setTimeout(resolve));
-    if (!this.#invokeWaiting) return this.#callAtOnce(call, args);
-    const { handle } = this.handleOf(call)!;
-    let over!: () => void;
-    this.#calls.push(
-      new Promise<void>((resolve) => {
-        over = resolve;
-      }),
-    );
-    try {
-      return await this.#callWaiting(handle, args);
-    } finally {
-      this.#calls.pop();
-      over();
-    }
-  }
-
-  async #callWaiting(handle: number, args: readonly unknown[]): Promise<unknown> {
-    const outer = this.#waiting;
-    const count = this.#calls.length;
-    const start = this.#top;
-    const result = start + CELL * args.length;
-    const pointer = this.memory.exports.__stack_pointer.value;
-    const cleanup: Cleanup = [];
-    if (result + CELL > this.#end) throw new RangeError("too many arguments");
-    this.#top = result + CELL;
-    try {
-      this.#hold(TypeIndex.Function, handle, cleanup);
-      for (const [i, value] of args.entries()) {
-        this.#cells.put(start + CELL * i, value, cleanup);
-        const { words } = this.memory;
-        this.#hold(words[(start + CELL * i) >> 2]!, words[(start + CELL * i + 8) >> 2]!, cleanup);
-      }
-      this.memory.words.fill(0, result >> 2, (result + CELL) >> 2);
-      this.#waiting = this.#top;
-      const call = this.#invokeWaiting!(handle, start, args.length, result).then(
-        (status) => () => this.check(status),
-        (error) => () => raise(error),
-      );
-      const finish = await call;
-      while (this.#calls.length > count) await this.#calls.at(-1);
-      finish();
-      return this.#cells.get(result, true);
-    } finally {
-      this.#waiting = outer;
-      this.#top = start;
-      this.#stackPointer = pointer;
-      this.forgetFrames(); // where it trapped
-      for (const undo of cleanup) undo();
-    }
-  }
-
-  /** Keep an object while a call waits, whatever is disposed of meanwhile. */
-  #hold(type: number, handle: number, cleanup: Cleanup): void {
-    if (type < TypeIndex.Object) return;
-    this.memory.exports.TVMFFIObjectIncRef(handle);
-    cleanup.push(() => this.release(handle));
-  }
-
-  /** Without an engine that suspends calls. A function that itself is of JavaScript returns its promise. */
-  async #callAtOnce(call: (...args: unknown[]) => unknown, args: readonly unknown[]): Promise<unknown> {
-    this.#missed = 0;
-    this.#waiting = this.#top + CELL * (args.length + 1);
-    let result: unknown;
-    let cause: unknown;
-    try {
-      result = call(...args);
-    } catch (error) {
-      if (!this.#missed) throw error;
-      cause = error;
-    } finally {
-      this.#waiting = -1;
-    }
-    if (this.#missed > (result instanceof Promise ? 1 : 0)) throw new PortcallError(NO_INTEGRATION, { cause });
-    return result;
-  }
-
-  /** The core waits for the promise of the function that it called. Other calls may run meanwhile, after its frames. */
-  async #wait(): Promise<void> {
-    const { exports } = this.memory;
-    const pointer = this.#stackPointer;
-    const waiting = this.#waiting;
-    const count = this.#calls.length;
-    this.#stackPointer = exports.__stack_pointer.value;
-    let settled: () => unknown;
-    try {
-      const value = await this.#promise;
-      settled = () => value;
-    } catch (error) {
-      settled = () => raise(error);
-    }
-    while (this.#calls.length > count) await this.#calls.at(-1);
-    this.#settled = settled;
-    this.#waiting = waiting;
-    this.#afterWait = pointer;
-  }
-
-  #putSettled(result: number): number {
-    this.#stackPointer = this.#afterWait;
-    try {
-      this.#cells.put(result, this.#settled!());
-      return 0;
-    } catch (error) {
-      this.#raise(this.asThrown(error));
-      return -1;
-    } finally {
-      this.#promise = undefined;
-      this.#settled = undefined;
-    }
-  }
-
-  #freed(self: number): void {
-    this.#functions[self] = undefined;
-    this.#carriers.delete(this.#carrierHandles.get(self) ?? 0);
-    this.#carrierHandles.delete(self);
-    this.#idle.push(self);
-  }
-
-  #number(value: unknown): number {
-    const number = this.#idle.pop() ?? this.#functions.length;
-    this.#functions[number] = value;
-    return number;
-  }
-
-  // ---- Errors ----
-
-  /** Leave an error for the core, which carries the very object with it. */
-  #raise(error: Error): void {
-    const { memory } = this;
-    const number = this.#number(error);
-    const carrier = this.#makeErrorCarrier(number);
-    const texts = [error.name, error.message.toWellFormed(), ""].map((text) => memory.byteArray(text));
-    const out = this.#top;
-    memory.exports.TVMFFIErrorCreateWithCauseAndExtraContext(...texts, 0, carrier, out);
-    const handle = memory.words[out >> 2]!;
-    memory.exports.TVMFFIErrorSetRaised(handle);
-    for (const text of texts) memory.free(text);
-    this.release(handle);
-    this.release(carrier);
-  }
-
-  #makeErrorCarrier(number: number): number {
-    this.check(this.memory.exports.PortcallWebFunction(number, 0, this.#top));
-    const handle = this.memory.words[this.#top >> 2]! >>> 0;
-    this.#carriers.set(handle, number);
-    this.#carrierHandles.set(number, handle);
-    return handle;
-  }
-
-  check(status: number): void {
-    if (status !== 0) throw this.#raised();
-  }
-
-  /** Take the error that the core raised: the object that JavaScript threw, or one of the class of that name. */
-  #raised(): Error {
-    const { memory } = this;
-    memory.exports.TVMFFIErrorMoveFromRaised(this.#top);
-    const handle = memory.words[this.#top >> 2]! >>> 0;
-    if (!handle) return new PortcallError("a call failed without an error");
-    const number = this.#carriers.get(memory.words[(handle + ERROR.CONTEXT) >> 2]! >>> 0);
-    const thrown = number === undefined ? undefined : this.#functions[number];
-    const [kind, message, trace] = [ERROR.KIND, ERROR.MESSAGE, ERROR.TRACE].map((at) => memory.textOf(handle + at)) as [
-      string,
-      string,
-      string,
-    ];
-    this.release(handle);
-    if (thrown instanceof Error) return thrown;
-    return asError(kind, message, trace);
+    return this.#promises.waitingExport(name);
   }
 
   /** @internal Take back the stack of calls that a trap left without an end. Nothing of the core may be running. */
   forgetFrames(): void {
-    this.memory.exports.__stack_pointer.value = this.#stackPointer;
+    this.#stack.forgetFrames();
+  }
+
+  /** @internal How callers are to see what a function of JavaScript threw. */
+  set asThrown(make: (thrown: unknown) => Error) {
+    this.#errors.asThrown = make;
+  }
+
+  check(status: number): void {
+    this.#errors.check(status);
   }
 
   // ---- Modules ----
@@ -427,32 +160,12 @@ export class WasmRuntime extends BaseRuntime implements Objects {
    * graph and its parameters.
    * @throws ModuleLoadError It is not a library, or needs functions that the core does not have. */
   async loadModule(source: string | URL | Uint8Array): Promise<Module> {
-    const bytes = source instanceof Uint8Array ? source : await readSource(source);
-    return this.#open(await compileBytes(readBundle(bytes)?.library ?? bytes), bytes);
+    return loadModule(this, source);
   }
 
   /** The same at once. Browsers allow that to workers, and to pages for small files only. */
   loadModuleSync(bytes: Uint8Array): Module {
-    checkBytes(bytes, "the bytes of a library");
-    return this.#open(compileNow(readBundle(bytes)?.library ?? bytes), bytes);
-  }
-
-  #open(library: WebAssembly.Module, file: Uint8Array): Module {
-    const kernels = this.#load(library);
-    const bundle = readBundle(file);
-    if (!bundle) return kernels;
-    const content = this.tensor(bundle.content); // its parameters are used in place
-    try {
-      return this.getGlobalFunc("portcall.OpenBundle")(content, bundle.indexOffset, bundle.indexSize, kernels);
-    } finally {
-      content.dispose();
-      kernels.dispose();
-    }
-  }
-
-  #load(library: WebAssembly.Module): Module {
-    const handle = makeModule(this.memory, (status) => this.check(status), linkLibrary(this.memory, library));
-    return this.#keep(new Module(this), handle, TypeIndex.Module);
+    return loadModuleSync(this, bytes);
   }
 
   // ---- Tensors ----
@@ -474,7 +187,7 @@ export class WasmRuntime extends BaseRuntime implements Objects {
   /** The version of the core. */
   get version(): string {
     const { memory } = this;
-    const start = memory.words[(memory.exports.PortcallGetCore() >> 2) + 1]! >>> 0; // after the table's size
+    const start = memory.words[(memory.exports.PortcallGetCore() + CORE_VERSION) >> 2]! >>> 0;
     return memory.textAt(start, memory.bytes.indexOf(0, start) - start);
   }
 
@@ -512,13 +225,13 @@ export class WasmRuntime extends BaseRuntime implements Objects {
   }
   /** @internal */
   makeFunction(value: (...args: any[]) => unknown): number {
-    this.check(this.memory.exports.PortcallWebFunction(this.#number(value), 0, this.#top));
-    return this.memory.words[this.#top >> 2]! >>> 0;
+    this.check(this.memory.exports.PortcallWebFunction(this.#held.add(value), 0, this.#stack.top));
+    return this.memory.words[this.#stack.top >> 2]! >>> 0;
   }
   /** @internal */
   makeCarrier(value: object): { handle: number; type: number } {
-    this.check(this.memory.exports.PortcallWebObject(this.#number(value), this.#top));
-    const handle = this.memory.words[this.#top >> 2]! >>> 0;
+    this.check(this.memory.exports.PortcallWebObject(this.#held.add(value), this.#stack.top));
+    const handle = this.memory.words[this.#stack.top >> 2]! >>> 0;
     this.#carrierType = this.memory.words[(handle + OBJECT_TYPE) >> 2]!;
     return { handle, type: this.#carrierType };
   }
@@ -566,7 +279,7 @@ export class WasmRuntime extends BaseRuntime implements Objects {
   }
 
   #carried(handle: number): unknown {
-    const value = this.#functions[this.memory.words[(handle + BODY) >> 2]!];
+    const value = this.#held.at(this.memory.words[(handle + BODY) >> 2]!);
     this.release(handle);
     return value;
   }
@@ -574,19 +287,15 @@ export class WasmRuntime extends BaseRuntime implements Objects {
   #wrapFunction(handle: number, name: string): PackedFunc {
     const call = (...args: unknown[]) => {
       if (!reference.handle) throw new TypeError("the function was disposed of");
-      return this.#call(handle, args);
+      return this.#calls.call(handle, args);
     };
     Object.defineProperty(call, "name", { value: name });
     this.own(call, handle, TypeIndex.Function);
     const reference = references.get(call)!;
     const dispose = () => this.disposeOf(call);
-    const later = (...args: unknown[]) => this.#callAsync(call, args);
+    const later = (...args: unknown[]) => this.#promises.call(call, () => this.handleOf(call)!.handle, args);
     return Object.assign(call, { async: later, dispose, [symbolDispose]: dispose }) as PackedFunc;
   }
-}
-
-function raise(error: unknown): never {
-  throw error;
 }
 
 function refuseDevice(kind: string): void {
