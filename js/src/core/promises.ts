@@ -43,7 +43,7 @@ export class Promises {
   #promise: Promise<unknown> | undefined; // that it waits for
   #settled: (() => unknown) | undefined;
   #afterWait = 0; // what the stack's pointer was before
-  #missed = 0; // promises that no call could wait for
+  #missed = 0; // promises that could not be waited for
   // Such calls that are not over, in the order in which they began. They share a stack: each ends before one that began earlier
   // goes on.
   readonly #calls: Promise<void>[] = [];

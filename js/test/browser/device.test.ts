@@ -148,6 +148,11 @@ describe("in Chromium", () => {
     assert.match((await page.getByRole("status").textContent()) ?? "", /elsewhere\.invalid/);
     await open("key=k&import=/build/test/browser/missing.js");
     await state("failed");
+    await page.route("**/core.wasm", (route) => route.abort());
+    await open("key=k");
+    await state("failed");
+    assert.match((await page.getByRole("status").textContent()) ?? "", /core\.wasm/);
+    await page.unroute("**/core.wasm");
     await open(`key=k&proxy=${encodeURIComponent("ws://127.0.0.1:1/ws")}`);
     await state("pausing");
     await page.screenshot({ path: `${SCREENS}pausing.png` });
