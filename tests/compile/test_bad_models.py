@@ -264,6 +264,14 @@ def test_integers_divided_by_zero_do_not_stop_the_process() -> None:
         np.testing.assert_array_equal([q[1:], r[1:]], [[7, least, 4], [0, 0, 1]])
 
 
+def test_constants_that_onnxruntime_cannot_divide_do_not_stop_the_process() -> None:
+    constants = {"a": np.array([-(1 << 63), 4]), "b": np.array([-1, 2])}
+    nodes = [helper.make_node("Div", ["a", "b"], ["q"]), helper.make_node("Add", ["q", "x"], ["y"])]
+    made = portcall.compile.onnx(make(nodes, {"x": [2]}, ["y"], constants, dtype="int64"), runtime="graph")
+    assert made.unchecked
+    np.testing.assert_array_equal(outputs(made, {"x": np.array([0, 1])}), [[-(1 << 63), 3]])
+
+
 @pytest.mark.usefixtures("vm_pools")
 def test_range_without_a_step_is_an_error_when_it_runs() -> None:
     model = make([helper.make_node("Range", ["a", "b", "c"], ["y"])], dict.fromkeys("abc", ()), ["y"], dtype="int64")

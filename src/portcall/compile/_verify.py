@@ -309,6 +309,8 @@ def _session(model: Any) -> Callable[[Mapping[str, Array]], dict[str, Array]]:
     known.CopyFrom(model)
     known.ir_version = min(model.ir_version, _KNOWN_IR)
     _without_saturation(known.graph)
+    if _stops(known.graph):
+        raise ReferenceFailedError("onnxruntime would end this process: it divides the smallest integer by -1")
     with _explained():
         session = onnxruntime.InferenceSession(known.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
@@ -325,6 +327,18 @@ def _explained() -> Iterator[None]:
         yield
     except Exception as error:  # its classes are made by pybind11 and share no base
         raise ReferenceFailedError(f"onnxruntime cannot run the model: {_SOURCE.sub('', str(error))}") from error
+
+
+def _stops(graph: Any) -> bool:
+    """Tell whether constants are divided for which the processor has no result."""
+    constants = {tensor.name: tensor for tensor in graph.initializer}
+    constants |= {node.output[0]: a.t for node in graph.node if node.op_type == "Constant" for a in node.attribute}
+    for node in graph.node:
+        if node.op_type == "Div" and all(name in constants for name in node.input):
+            x, divisor = (numpy_helper.to_array(constants[name]) for name in node.input)
+            if x.dtype.kind == "i" and (x == np.iinfo(x.dtype).min).any() and (divisor == -1).any():
+                return True
+    return False
 
 
 def _without_saturation(graph: Any) -> None:
