@@ -17,7 +17,6 @@ namespace {
 constexpr int kBacklog = 256;
 constexpr int64_t kPorts = 1 << 16;
 constexpr int64_t kMore = 100;  // ports that an error proposes to try
-constexpr int kUnanswered = 2;  // answers that may have been lost
 
 std::string HostOf(const sockaddr_storage& address, int* port) {
   char text[INET6_ADDRSTRLEN] = "";

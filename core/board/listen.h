@@ -11,6 +11,7 @@
 namespace portcall::board {
 
 using namespace session;
+using namespace facts;
 
 struct Listener {
   Descriptor socket;  // does not block
@@ -24,7 +25,6 @@ Listener Listen(const Options& options);
 // A client's address, or the process and user at the other end of a Unix socket.
 std::string PeerName(int socket);
 std::string LocalAddress(int socket);  // without the port
-constexpr int kSilence = 40;           // seconds after which a machine that does not answer is given up
 // Sends small messages at once, and notices a peer that is gone while nothing is on its way to it.
 void Tune(int socket);
 // Whether a TCP connection waits for an acknowledgement, asked again, and got none for so long.

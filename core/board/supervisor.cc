@@ -15,9 +15,7 @@
 namespace portcall::board {
 namespace {
 
-constexpr double kStopTimeout = 5;    // for the processes of sessions to end
-constexpr double kDeleteTimeout = 3;  // for the keeper to delete what is left
-constexpr double kLookAgain = 10;     // between two looks for clients that are gone without a word
+constexpr double kStopTimeout = 5;  // for the processes of sessions to end
 constexpr int kLongestWait = 3600;
 
 sigset_t OurSignals() {
@@ -307,7 +305,7 @@ void Supervisor::OnDeadlines() {
 // Ends the sessions of clients whose machine is gone while bytes are on their way to it: TCP sends no keepalive then, and
 // repeats the bytes for a quarter of an hour.
 void Supervisor::LookForSilence() {
-  look_after_ = Now() + kLookAgain;
+  look_after_ = Now() + kSilenceInterval;
   for (const auto& [number, connection] : connections_) {
     if (connection->state != State::kServing || connection->gone) continue;
     if (!IsSilent(connection->socket.get(), 1000 * kSilence)) continue;

@@ -5,6 +5,7 @@
 #define PORTCALL_FACTS_FARM_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <string_view>
 
 namespace portcall::facts {
@@ -12,6 +13,20 @@ namespace portcall::facts {
 // clang-format off: one fact a line
 // The most bytes of the key that a farm's client presents.
 constexpr size_t kMaxClientKey = 399;
+// Seconds for which an agent lets the farm hold an answer back.
+constexpr double kHold = 15.0;
+// Seconds until an agent tries again to reach its farm, which waits 30 s for it. Each pause is twice the one before.
+constexpr double kFirstPause = 0.2;
+// The longest of these pauses.
+constexpr double kLongestPause = 15.0;
+// Seconds for which an agent of the same name that was killed may count as there.
+constexpr double kTaken = 12.0;
+// Bytes that must be free for a lease.
+constexpr uint64_t kLeastDisk = uint64_t{16} << 20;
+// The most characters of what a command says that are passed on.
+constexpr size_t kHookWords = 300;
+// The most bytes of what a command says that are kept.
+constexpr size_t kHookSaid = 4096;
 
 // The orders: the field do.
 

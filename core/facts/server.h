@@ -41,6 +41,14 @@ constexpr int64_t kMaxHandshakes = 64;
 constexpr double kLostClientGrace = 10.0;
 // Seconds for what runs before and after a lease, unless the place is told others.
 constexpr double kHookLimit = 60.0;
+// Seconds after which a machine that does not answer is given up.
+constexpr int32_t kSilence = 40;
+// Seconds between two looks for such machines.
+constexpr double kSilenceInterval = 10.0;
+// How many answers of a machine may have been lost.
+constexpr int32_t kUnanswered = 2;
+// Seconds for what is left to be deleted at the end of the server.
+constexpr double kDeleteTimeout = 3.0;
 // What a call says in the place of a name.
 constexpr std::string_view kNameless = "a function without a name";
 // What the log says after SIGKILL.

@@ -28,11 +28,7 @@
 namespace portcall::board {
 namespace {
 
-constexpr double kTaken = 12;  // seconds for which an agent of the same name that was killed may count as there
-constexpr double kHold = 15;   // seconds for which the farm may hold an answer back
-constexpr double kFirstPause = 0.2, kLongestPause = 15;  // between attempts to reach a farm, which waits 30 s for us
-constexpr double kLook = 0.02;                           // until a hook that has closed its output is looked at again
-constexpr uint64_t kLeastDisk = 16 << 20;                // bytes that must be free for a lease
+constexpr double kLook = 0.02;  // seconds until a hook that has closed its output is looked at again
 
 std::string Number(double value) {
   char text[32];

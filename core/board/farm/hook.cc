@@ -8,15 +8,14 @@
 #include <cstdlib>
 
 #include "board/clock.h"
+#include "facts/farm.h"
 
 namespace portcall::board {
 namespace {
 
-constexpr size_t kMostWords = 300, kMostSaid = 4096;  // characters of what a command says that are passed on, and kept
-
 std::string LastLine(std::string text) {
   while (!text.empty() && strchr(" \t\r\n", text.back())) text.pop_back();
-  return text.substr(text.rfind('\n') + 1).substr(0, kMostWords);
+  return text.substr(text.rfind('\n') + 1).substr(0, facts::kHookWords);
 }
 
 }  // namespace
@@ -57,7 +56,7 @@ bool Hook::Ended(std::string* why) {
   ssize_t n = output_ ? 1 : 0;
   while (n > 0 && (n = read(output_.get(), data, sizeof(data))) > 0) {
     said_.append(data, static_cast<size_t>(n));
-    if (said_.size() > kMostSaid) said_.erase(0, said_.size() - kMostSaid);
+    if (said_.size() > facts::kHookSaid) said_.erase(0, said_.size() - facts::kHookSaid);
   }
   if (n == 0) output_.Close();
   int status = 0;

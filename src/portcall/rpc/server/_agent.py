@@ -46,7 +46,7 @@ from portcall.rpc.server._options import FARM_TOKEN, ServerOptions, is_loopback
 from portcall.rpc.server._server import Server
 from portcall.rpc.server._worker import protect_memory, take_variable
 from portcall.rpc.wire._address import Address
-from portcall.rpc.wire._facts import HOOK_LIMIT
+from portcall.rpc.wire._facts import FIRST_PAUSE, HOLD, HOOK_LIMIT, LEAST_DISK, LONGEST_PAUSE, TAKEN
 from portcall.rpc.wire._farm import (
     Accepted,
     Admitted,
@@ -66,12 +66,8 @@ from portcall.rpc.wire._farm import (
 )
 from portcall.rpc.wire._handshake import server_reply
 
-HOLD = 15.0  # seconds for which the farm may hold an answer back
-FIRST_PAUSE, LONGEST_PAUSE = 0.2, 15.0  # seconds between attempts to reach a farm, which waits 30 s for us
 RELAY_TIMEOUT = 10.0
-LEAST_DISK = 16 << 20  # bytes that must be free for a lease
 LINK_TIMEOUT = 15.0  # seconds until the end of a server is noticed at the latest
-TAKEN = 12.0  # seconds for which an agent of the same name that was killed may count as there
 
 OnReady = Callable[[Address], None]
 Log = Callable[[str], None]

@@ -21,8 +21,7 @@ from portcall.rpc.server._messages import (
     Message,
 )
 from portcall.rpc.server._options import public_environment
-
-FINISH_TIMEOUT = 3.0  # seconds for what is left to be deleted at the end of the server
+from portcall.rpc.wire._facts import DELETE_TIMEOUT
 
 
 class DirectoryProcess:
@@ -66,9 +65,9 @@ class DirectoryProcess:
 
     def finish(self, base: str) -> bool:
         """Have the server's own directory deleted after all others, and end the process; return whether that was done
-        within ``FINISH_TIMEOUT``. A server that is stopped ends soon: what is left, the next one deletes.
+        within ``DELETE_TIMEOUT``. A server that is stopped ends soon: what is left, the next one deletes.
         """
-        until = time.monotonic() + FINISH_TIMEOUT
+        until = time.monotonic() + DELETE_TIMEOUT
         if self._await_deletions(until):
             try:
                 os.rmdir(base)

@@ -12,8 +12,7 @@ import time
 from collections.abc import Mapping
 from typing import IO
 
-_MOST_WORDS = 300  # characters of what a command says that are passed on
-_MOST_SAID = 4096  # bytes of it that are kept
+from portcall.rpc.wire._facts import HOOK_SAID, HOOK_WORDS
 
 
 def run_hook(command: str, limit: float, variables: Mapping[str, str]) -> str:
@@ -44,7 +43,7 @@ def run_hook(command: str, limit: float, variables: Mapping[str, str]) -> str:
     if not process.returncode:
         return ""
     lines = said.decode(errors="replace").strip().splitlines()
-    return f"{command!r} failed with code {process.returncode}" + (f": {lines[-1][:_MOST_WORDS]}" if lines else "")
+    return f"{command!r} failed with code {process.returncode}" + (f": {lines[-1][:HOOK_WORDS]}" if lines else "")
 
 
 def _last_words(output: IO[bytes], until: float) -> bytes:
@@ -61,5 +60,5 @@ def _last_words(output: IO[bytes], until: float) -> bytes:
             piece = os.read(output.fileno(), 1 << 16)
             if not piece:
                 return said
-            said = (said + piece)[-_MOST_SAID:]
+            said = (said + piece)[-HOOK_SAID:]
     raise TimeoutError

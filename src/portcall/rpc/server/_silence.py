@@ -11,10 +11,8 @@ import struct
 from portcall.rpc.server._connections import Connections, State
 from portcall.rpc.server._log import Log
 from portcall.rpc.server._loop import Loop
-from portcall.rpc.wire._tls import SILENCE
+from portcall.rpc.wire._facts import SILENCE, SILENCE_INTERVAL, UNANSWERED
 
-INTERVAL = 10.0  # seconds between two looks
-UNANSWERED = 2  # repetitions, or questions to a client that does not read, whose answers may have been lost
 _TCP_INFO = struct.Struct("=2xBB4x48xI")  # struct tcp_info of Linux: retransmits, probes, …, milliseconds since an ack
 
 
@@ -38,8 +36,8 @@ class SilenceWatch:
 
     def look(self) -> None:
         """Look at all sessions, now and regularly from now on."""
-        self._loop.call_after(INTERVAL, self.look)
+        self._loop.call_after(SILENCE_INTERVAL, self.look)
         for one in self._connections.in_state(State.SERVING):
             if is_silent(one.sock, SILENCE):
-                self._log.write("silent", f"{one.peer} has acknowledged nothing for {SILENCE:g} s", one.number)
+                self._log.write("silent", f"{one.peer} has acknowledged nothing for {SILENCE} s", one.number)
                 one.sock.shutdown(socket.SHUT_RDWR)

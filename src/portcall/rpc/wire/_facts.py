@@ -13,6 +13,20 @@ from typing import Literal, NamedTuple
 
 # The most bytes of the key that a farm's client presents.
 MAX_CLIENT_KEY = 399
+# Seconds for which an agent lets the farm hold an answer back.
+HOLD = 15.0
+# Seconds until an agent tries again to reach its farm, which waits 30 s for it. Each pause is twice the one before.
+FIRST_PAUSE = 0.2
+# The longest of these pauses.
+LONGEST_PAUSE = 15.0
+# Seconds for which an agent of the same name that was killed may count as there.
+TAKEN = 12.0
+# Bytes that must be free for a lease.
+LEAST_DISK = 16 << 20
+# The most characters of what a command says that are passed on.
+HOOK_WORDS = 300
+# The most bytes of what a command says that are kept.
+HOOK_SAID = 4096
 
 # The orders: the field do.
 ORDERS = ("offer", "admit", "end")
@@ -74,6 +88,14 @@ MAX_HANDSHAKES = 64
 LOST_CLIENT_GRACE = 10.0
 # Seconds for what runs before and after a lease, unless the place is told others.
 HOOK_LIMIT = 60.0
+# Seconds after which a machine that does not answer is given up.
+SILENCE = 40
+# Seconds between two looks for such machines.
+SILENCE_INTERVAL = 10.0
+# How many answers of a machine may have been lost.
+UNANSWERED = 2
+# Seconds for what is left to be deleted at the end of the server.
+DELETE_TIMEOUT = 3.0
 # What a call says in the place of a name.
 NAMELESS = "a function without a name"
 # What the log says after SIGKILL.

@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
-SILENCE = 40.0  # seconds after which a machine that does not answer is given up
+from portcall.rpc.wire._facts import SILENCE
+
 _CHUNK = 256 << 10
 # The field "validity" of a certificate (RFC 5280, 4.1.2.5) in DER: a sequence of two times, each of either kind.
 _VALIDITY = re.compile(rb"\x30." + 2 * rb"(?:\x17\x0d(\d{12})|\x18\x0f(\d{14}))Z", re.DOTALL)
