@@ -17,7 +17,7 @@ using namespace portcall::rpc;
 
 namespace {
 
-constexpr uint64_t kMaxFrame = 1 << 20;
+constexpr uint64_t kSmallFrame = 1 << 20;
 
 void Promise(bool kept) {
   if (!kept) __builtin_trap();
@@ -71,7 +71,7 @@ std::string WholeBody(FrameReader* frames) {
 
 // What a reader makes of bytes that come in pieces of up to `most`. Messages of `large` bytes are large ones.
 std::string Heard(std::string_view bytes, size_t most, uint64_t large) {
-  FrameReader frames(kMaxFrame, true, FrameReader::Nested::kInline);
+  FrameReader frames(kSmallFrame, true, FrameReader::Nested::kInline);
   frames.set_large(large);
   std::string heard, payload;
   try {
@@ -90,7 +90,7 @@ std::string Heard(std::string_view bytes, size_t most, uint64_t large) {
         }
         std::string body = WholeBody(&frames);
         heard += std::to_string(static_cast<int32_t>(frames.code())).append(body);
-        if (event == FrameReader::kPayload && frames.payload_size() <= kMaxFrame) {
+        if (event == FrameReader::kPayload && frames.payload_size() <= kSmallFrame) {
           payload.assign(frames.payload_size(), '?');
           frames.Receive(payload.data());
         }
@@ -179,7 +179,7 @@ void FuzzRpcCodec(const uint8_t* data, size_t size) {
 void FuzzRpcEndpoint(const uint8_t* data, size_t size) {
   if (size == 0) return;
   EndpointOptions options;
-  options.max_frame = kMaxFrame;
+  options.max_frame = kSmallFrame;
   options.posts = (data[0] & 4) != 0;
   Endpoint endpoint(MakeLocalSession({"testing.*"}), options);
   std::string bytes = data[0] & 1 ? Open() : "", sent;
@@ -205,7 +205,7 @@ void FuzzRpcClient(const uint8_t* data, size_t size) {
   if (size == 0) return;
   std::string_view bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
   RemoteOptions options;
-  options.max_frame = kMaxFrame;
+  options.max_frame = kSmallFrame;
   const bool lends = (data[0] & 192) == 192;
   size_t most = data[0] & 1 ? 1 + data[0] / 2 : lends ? kFrameByFrame : SIZE_MAX;
   auto session = MakeRemoteSession(std::make_unique<Script>(bytes, most), options, AnswerCallback);
@@ -244,7 +244,7 @@ void FuzzRpcCallbacks(const uint8_t* data, size_t size) {
   Progress progress;
   auto callbacks = std::make_shared<Callbacks>();
   EndpointOptions options;
-  options.max_frame = kMaxFrame;
+  options.max_frame = kSmallFrame;
   options.posts = (data[0] & 1) != 0;
   options.client = callbacks;
   Endpoint endpoint(MakeLocalSession({"testing.*"}), options);

@@ -21,7 +21,6 @@
 namespace portcall::rpc {
 namespace {
 
-constexpr int32_t kMaxKeyBytes = 4096;
 constexpr size_t kMaxFunctionChunk = 1 << 20;
 constexpr size_t kMaxWaiting = 64 << 20;  // bytes of a peer that sends requests and takes no answers
 
@@ -186,7 +185,7 @@ class EventDrivenServer {
     int32_t size = 0;
     if (key_.size() < sizeof(size)) return {};
     size = NumberAt<int32_t>(key_.data());
-    if (size < 0 || size > kMaxKeyBytes) Fail("a key of " + std::to_string(size) + " bytes");
+    if (size < 0 || static_cast<size_t>(size) > kMaxKeyBytes) Fail("a key of " + std::to_string(size) + " bytes");
     size_t head = sizeof(size) + static_cast<size_t>(size);
     if (key_.size() < head) return {};
     wants_key_ = false;
