@@ -88,6 +88,10 @@ enum class Code : int32_t {
   kCallback = 66,
   // With the feature callback.
   kDropFunction = 67,
+  // With the feature cancel.
+  kNumberCall = 68,
+  // With the feature cancel.
+  kCancel = 69,
 };
 
 // The first number of a hello and of a reply.
@@ -102,7 +106,16 @@ constexpr int32_t kMismatch = 0xFF273;
 constexpr int32_t kNotice = 0xFF274;
 
 // The extensions that two portcall peers may have: each is used if client and server name it.
-constexpr const char* kFeatures[] = {"alive", "callback", "output", "pipeline", "post", "traceback", "values"};
+constexpr const char* kFeatures[] = {
+    "alive",
+    "callback",
+    "cancel",
+    "output",
+    "pipeline",
+    "post",
+    "traceback",
+    "values",
+};
 // clang-format on
 
 }  // namespace portcall::facts

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rpc/callbacks.h"
 
+#include <signal.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -12,6 +14,14 @@ namespace portcall::rpc {
 namespace {
 
 constexpr auto kEndTime = std::chrono::seconds(1);
+constexpr auto kWatchTime = std::chrono::milliseconds(50);  // between looks whether the call is over
+constexpr int kMostReads = 64;                              // of what has come, before a call
+constexpr size_t kMostCancelled = 1024;
+
+// How a call is interrupted: a signal, whose handler asks whether it is for the call that runs. There is one session in
+// such a process.
+std::atomic<int> interrupt_signal{0};
+std::atomic<bool> call_interrupted{false};
 
 // What this thread runs for a client: the callback that it belongs to, and how many are around it.
 struct Inside {
@@ -54,6 +64,7 @@ void Callbacks::Begin(Endpoint* endpoint, Channel* channel, Outlet* outlet, Prog
   channel_ = channel;
   outlet_ = outlet;
   progress_ = progress;
+  server_ = pthread_self();
   inside = {this, 0, 0};
 }
 
@@ -63,6 +74,11 @@ bool Callbacks::End() {
   ended_ = true;
   channel_->Interrupt();
   changed_.notify_all();
+  if (watcher_.joinable()) {
+    lock.unlock();
+    watcher_.join();
+    lock.lock();
+  }
   return changed_.wait_for(lock, kEndTime, [&] { return waiting_.empty(); });
 }
 
@@ -116,13 +132,59 @@ void Callbacks::Read(Lock& lock) {
   changed_.notify_all();
 }
 
+// Takes what has come, and does not wait for more.
+void Callbacks::ReadReady(Lock& lock) {
+  reading_ = true;
+  lock.unlock();
+  bool ended = false;
+  try {
+    endpoint_->Collect();
+    for (int i = 0; i < kMostReads && !ended && channel_->WaitForInput(std::chrono::steady_clock::now()); ++i) {
+      auto [space, room] = endpoint_->Space();
+      size_t n = channel_->Receive(space, room, kNoDeadline);
+      endpoint_->Filled(n);
+      Count(&progress_->received, n);
+      endpoint_->Collect();
+      ended = n == 0;
+    }
+  } catch (const Error&) {  // the thread that serves finds the same
+    ended = true;
+  }
+  lock.lock();
+  if (ended) ended_ = true;
+  reading_ = false;
+  changed_.notify_all();
+}
+
 void Callbacks::Deliver(uint64_t callback, std::string_view frame) {
   Lock lock(mutex_);
+  if (static_cast<Code>(NumberAt<int32_t>(frame.data() + sizeof(uint64_t))) == Code::kCancel) return Cancel(callback);
   auto it = waiting_.find(callback);
   if (it == waiting_.end() || !it->second) return;  // it was not asked for
   it->second->push_back({++last_frame_, std::string(frame)});
   changed_.notify_all();
 }
+
+// While it lives, the thread that serves may wait for the client: a signal must not meet it in the middle of a frame.
+class Callbacks::WithClient {
+ public:
+  explicit WithClient(Callbacks* self) : self_(pthread_equal(pthread_self(), self->server_) ? self : nullptr) {
+    if (!self_) return;
+    Lock lock(self_->mutex_);
+    ++self_->with_client_;
+  }
+  WithClient(const WithClient&) = delete;
+  WithClient& operator=(const WithClient&) = delete;
+  ~WithClient() {
+    if (!self_) return;
+    Lock lock(self_->mutex_);
+    if (--self_->with_client_ == 0 && std::exchange(self_->late_, false))
+      pthread_kill(self_->server_, interrupt_signal);
+  }
+
+ private:
+  Callbacks* self_;
+};
 
 // ---- Calls --------------------------------------------------------------------------------------------------------
 
@@ -203,6 +265,7 @@ void Callbacks::Ask(Waiting* waiting, uint64_t function, const std::vector<CallR
     writer.Value(WireValue::Pointer(value.handle), Form::kReply);
   }
   writer.End();
+  WithClient with(this);
   if (serves && inside.callback == 0) {  // the thread that serves, which has answers that were known before
     if (!elsewhere_) Yield();
     outlet_->Flush(&endpoint_->output());
@@ -243,6 +306,70 @@ void Callbacks::Wait(Waiting* waiting, const Take& take) {
     }
   }
 }
+
+// ---- Calls that the client cancels ---------------------------------------------------------------------------------
+
+void Callbacks::BeginCall(uint64_t number, bool interrupts) {
+  Lock lock(mutex_);
+  if (!reading_) ReadReady(lock);
+  const bool unwanted = cancelled_.count(number) != 0;
+  cancelled_.erase(cancelled_.begin(), cancelled_.upper_bound(number));
+  last_call_ = std::max(last_call_, number);
+  PORTCALL_CHECK(!unwanted, CallTimeoutError) << "the call was not begun when its time was over";
+  if (!interrupts || interrupt_signal == 0) return;
+  call_ = number;
+  if (!watcher_.joinable()) watcher_ = std::thread([this] { Watch(); });
+  changed_.notify_all();
+}
+
+bool Callbacks::EndCall() {
+  Lock lock(mutex_);
+  call_ = 0;
+  late_ = false;
+  call_interrupted = false;
+  return std::exchange(interrupted_, false);
+}
+
+// Reads while such a call runs, and nobody else does.
+void Callbacks::Watch() {
+  Lock lock(mutex_);
+  while (!ended_) {
+    if (call_ == 0 || interrupted_ || reading_ || wanted_) {
+      changed_.wait(lock);
+      continue;
+    }
+    reading_ = true;
+    lock.unlock();
+    bool input = false;
+    try {
+      input = channel_->WaitForInput(std::chrono::steady_clock::now() + kWatchTime);
+    } catch (const Error&) {  // the session ends
+    }
+    lock.lock();
+    reading_ = false;
+    changed_.notify_all();
+    if (input && !ended_) ReadReady(lock);
+  }
+}
+
+void Callbacks::Cancel(uint64_t number) {
+  if (number == call_ && number != 0 && !interrupted_) Interrupt();
+  else if (number > last_call_ && cancelled_.size() < kMostCancelled) cancelled_.insert(number);
+}
+
+void Callbacks::Interrupt() {
+  interrupted_ = true;
+  call_interrupted = true;
+  if (with_client_ > 0) late_ = true;
+  else pthread_kill(server_, interrupt_signal);
+}
+
+// The signal that interrupts a call, in a process whose main thread serves one session; its handler asks the second one
+// whether to raise.
+PORTCALL_REGISTER_GLOBAL("portcall.rpc.InterruptCallsBy").set_body_typed([](int signal) { interrupt_signal = signal; });
+PORTCALL_REGISTER_GLOBAL("portcall.rpc.CallIsInterrupted").set_body_typed([] {
+  return call_interrupted.exchange(false);
+});
 
 // ---- What waits until frames were served ---------------------------------------------------------------------------
 

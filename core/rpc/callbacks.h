@@ -4,12 +4,15 @@
 #ifndef PORTCALL_RPC_CALLBACKS_H_
 #define PORTCALL_RPC_CALLBACKS_H_
 
+#include <pthread.h>
+
 #include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -44,8 +47,11 @@ class Callbacks : public ClientFunctions, public std::enable_shared_from_this<Ca
                                       const std::vector<CallResult>& args,
                                       const std::function<void(const Sequence&)>& answer);
   bool Defer(std::function<void()> work) override;
+  void BeginCall(uint64_t number, bool interrupts) override;
+  bool EndCall() override;
 
  private:
+  class WithClient;
   struct Function_;
   struct Waiting;
   using Take = std::function<void(Endpoint&, Reader)>;
@@ -60,6 +66,10 @@ class Callbacks : public ClientFunctions, public std::enable_shared_from_this<Ca
   void Ask(Waiting* waiting, uint64_t function, const std::vector<CallResult>& args, const Take& take);
   void Wait(Waiting* waiting, const Take& take);
   void Read(Lock& lock);
+  void ReadReady(Lock& lock);
+  void Watch();
+  void Cancel(uint64_t number);
+  void Interrupt();
   void Drop(uint64_t number);
   uint64_t FirstUnserved() const;
   void RunDeferred(Lock& lock);
@@ -75,6 +85,14 @@ class Callbacks : public ClientFunctions, public std::enable_shared_from_this<Ca
   uint64_t last_ = 0, last_frame_ = 0;
   std::map<uint64_t, Mail*> waiting_;
   std::deque<std::pair<uint64_t, std::function<void()>>> deferred_;  // until all frames up to that one were served
+  // The call that runs and may be cancelled; calls that were cancelled, and have not begun.
+  uint64_t call_ = 0, last_call_ = 0;
+  bool interrupted_ = false;  // the call that runs
+  bool late_ = false;         // the signal waits for the end of
+  int with_client_ = 0;       // what this thread asks of the client
+  std::set<uint64_t> cancelled_;
+  pthread_t server_{};  // the thread that serves
+  std::thread watcher_;
   std::atomic<bool> elsewhere_{false}, dropped_{false};
   std::atomic<int64_t> functions_{0};
   std::mutex drops_mutex_;

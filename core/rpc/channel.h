@@ -36,8 +36,8 @@ class Channel {
   virtual size_t TrySend(const std::vector<Chunk>& chunks) { return Send(chunks, kNoDeadline); }
   // Waits until there is room to send or, if asked for, something to receive: returns whether that is so.
   virtual bool WaitFor(bool receive, Deadline) { return receive; }
-  // Waits until there is something to receive, or the deadline.
-  virtual void WaitForInput(Deadline) {}
+  // Waits until there is something to receive, or the deadline; returns whether there is.
+  virtual bool WaitForInput(Deadline) { return false; }
   // Acknowledges what has arrived without delay: before a wait for the second of several answers, since a peer that
   // gathers small messages (TVM's server does) keeps that back until the first is acknowledged.
   virtual void Acknowledge() {}

@@ -159,12 +159,31 @@ Error ClientConnection::RemoteErrorOf(std::string_view body) const {
   if (error.message().substr(0, kTimeoutPrefix.size()) == kTimeoutPrefix) {
     throw Error("SessionTimeoutError", error.message().substr(kTimeoutPrefix.size()));
   }
+  constexpr std::string_view kOverdue = "CallTimeoutError: ", kNotBegun = "the call was not begun";
+  if (cancels_ && error.message().substr(0, kOverdue.size()) == kOverdue) {
+    const std::string_view text = error.message().substr(kOverdue.size());
+    const bool begun = text.substr(0, kNotBegun.size()) != kNotBegun;
+    return ErrorOf("CallTimeoutError", Format("{}: {}", {options_.name, text}), begun ? "stopped" : "not-begun");
+  }
   return error;
 }
 
+void ClientConnection::ThrowOverdue(Lock& lock, bool begun) {
+  lock.unlock();
+  constexpr const char* kGoesOn =
+      "{}: the call did not end in its time, and was not stopped: what was begun goes on, and later requests of the "
+      "session wait for it";
+  constexpr const char* kNotBegun =
+      "{}: the call was not begun in its time, since another request of the session goes on; it is dropped when that "
+      "ends";
+  throw ErrorOf("CallTimeoutError", Format(begun ? kGoesOn : kNotBegun, {options_.name}),
+                begun ? "goes-on" : "not-begun");
+}
+
 // An error with facts: front ends read the peer from the extra context, not from the text.
-Error ClientConnection::ErrorOf(std::string_view kind, std::string_view message) const {
-  return Error(kind, message, {}, nullptr, Array<Any>({Any("portcall.RPCError"), Any(options_.name)}));
+Error ClientConnection::ErrorOf(std::string_view kind, std::string_view message, std::string_view reason) const {
+  return Error(kind, message, {}, nullptr,
+               Array<Any>({Any("portcall.RPCError"), Any(options_.name), Any(String(reason))}));
 }
 
 void ClientConnection::CheckOurs() const {
@@ -237,9 +256,12 @@ bool ClientConnection::RecordEnd(const Error& error, bool by_us) {
     kept = "the session with {} is over: {}";
     message = now_.text;
   } else if (IsLate(error)) {
+    const char* option = front.code == Code::kInitServer ? "timeout="
+                         : call_timeout_ > 0             ? "call_timeout="
+                                                         : "its timeout";
     later_ = {"SessionClosedError", Format("the session with {} is closed: {} ran out of time", {peer, front.what})};
     now_ = {kind, Format("{} did not answer in time: {}; the session is closed; raise {} if it may take longer",
-                         {peer, WaitSummary(front), front.code == Code::kInitServer ? "timeout=" : "call_timeout="})};
+                         {peer, WaitSummary(front), option})};
   } else if (kind == "SessionTimeoutError" || kind == "SessionBrokenError") {
     kept = "the session with {} is over: {}";
     now_ = {kind, message};

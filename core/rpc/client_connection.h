@@ -36,9 +36,11 @@ class ClientConnection : public std::enable_shared_from_this<ClientConnection> {
   bool pipelined() const { return pipelined_; }
   bool posts() const { return posts_; }
   bool calls_back() const { return calls_back_; }
+  bool cancels() const { return cancels_; }
   void set_pipelined(bool on) { pipelined_ = on && link_.channel().KeepsDeadlines(); }
   void set_posts(bool on) { posts_ = on && pipelined_; }
   void set_calls_back(bool on) { calls_back_ = on && pipelined_; }
+  void set_cancels(bool on) { cancels_ = on && pipelined_; }
   void set_call_timeout(double seconds) { call_timeout_ = seconds; }
   void set_silence(double seconds) { link_.set_silence(seconds); }
   void set_explain(PackedFunc explain) { explain_ = std::move(explain); }
@@ -76,6 +78,8 @@ class ClientConnection : public std::enable_shared_from_this<ClientConnection> {
   };
   virtual bool Handle(FrameReader::Event event) = 0;  // as Link::Handler
   virtual void WakeThreads() = 0;                     // at the session's end, with the lock
+  // For a call whose time is over, and which the server has not ended; `begun`: it waits for no other request.
+  [[noreturn]] void ThrowOverdue(Lock& lock, bool begun);
   [[noreturn]] void ThrowLost(Lock& lock) const { ThrowEnd(lock, now_); }
   // The error that an Exception message stands for. A server that ends a session says so once, asked or not: that throws.
   Error RemoteErrorOf(std::string_view body) const;
@@ -93,7 +97,7 @@ class ClientConnection : public std::enable_shared_from_this<ClientConnection> {
   [[noreturn]] void ThrowEnd(Lock& lock, const End& end) const;
   Error EndReason(Lock& lock, const Error& lost);
   bool RecordEnd(const Error& error, bool by_us);
-  Error ErrorOf(std::string_view kind, std::string_view message) const;
+  Error ErrorOf(std::string_view kind, std::string_view message, std::string_view reason = {}) const;
   Activity Describe(const Pending& request) const;
   std::string WaitSummary(const Activity& front) const;
 
@@ -104,7 +108,7 @@ class ClientConnection : public std::enable_shared_from_this<ClientConnection> {
   const uint32_t forks_ = forks;
   End later_, now_;  // what later uses of the session raise, if it was not simply closed; and what pending requests do
   std::atomic<double> call_timeout_;
-  std::atomic<bool> closed_{false}, pipelined_{false}, posts_{false}, calls_back_{false};
+  std::atomic<bool> closed_{false}, pipelined_{false}, posts_{false}, calls_back_{false}, cancels_{false};
 };
 
 }  // namespace portcall::rpc

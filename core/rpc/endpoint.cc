@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <optional>
+#include <utility>
 
 namespace portcall::rpc {
 namespace {
@@ -157,6 +158,10 @@ void Endpoint::Answer(Code code, Reader body) {
     return ReturnResult(&result);
   }
   if (code == Code::kCopyFromRemote) return CopyFromRemote(body);
+  if (code == Code::kNumberCall && options_.cancels) {
+    call_number_ = body.Take<uint64_t>();
+    return body.ExpectEnd();
+  }
   if (code == Code::kCopyToRemote) {  // its head is wrong, or it would not have come as a message: this finds how
     body.Tensor();
     body.Take<uint64_t>();
@@ -201,16 +206,31 @@ void Endpoint::InitServer(Reader body) {
 }
 
 void Endpoint::CallFunc(Reader body, CallResult* result) {
+  const uint64_t number = std::exchange(call_number_, 0);
   auto function = body.Take<uint64_t>();
   Sequence args = Arguments(body);
   function = Actual(function);
-  if (!options_.client) return session_->Call(function, args, result);
+  if (!options_.client || outermost_ != this) return session_->Call(function, args, result);
   Tensor kept;  // the body, while others read
-  if (outermost_ == this && options_.client->has_functions()) {
+  if (number || options_.client->has_functions()) {
     kept = frames_.Detach();
     options_.client->Yield();
   }
-  session_->Call(function, args, result);
+  number ? CallNumbered(number, function, args, result) : session_->Call(function, args, result);
+}
+
+void Endpoint::CallNumbered(uint64_t number, uint64_t function, const Sequence& args, CallResult* result) {
+  options_.client->BeginCall(number, session_->runs_here());
+  try {
+    session_->Call(function, args, result);
+  } catch (const Error& error) {
+    if (!options_.client->EndCall() || error.kind() != "KeyboardInterrupt") throw;
+    throw Error("CallTimeoutError", "the call was stopped when its time was over", error.backtrace());
+  } catch (...) {
+    options_.client->EndCall();
+    throw;
+  }
+  options_.client->EndCall();
 }
 
 Sequence Endpoint::Arguments(Reader body) {

@@ -32,6 +32,10 @@ class ClientFunctions {
   virtual void Return() = 0;
   virtual void Deliver(uint64_t callback, std::string_view frame) = 0;
   virtual void WriteDrops(SendQueue* out) = 0;  // of functions without references
+  // Around a call that the client has given a number, and may cancel: throws if it has. `interrupts`: while the call runs,
+  // others read what comes, and the thread gets a signal. EndCall returns whether that was so.
+  virtual void BeginCall(uint64_t number, bool interrupts) = 0;
+  virtual bool EndCall() = 0;
   // Keeps the work until all that has come for callbacks is done, unless it is: returns whether it does.
   virtual bool Defer(std::function<void()> work) = 0;
 };
@@ -40,6 +44,7 @@ struct EndpointOptions {
   uint64_t max_frame = kMaxFrame;
   std::shared_ptr<ClientFunctions> client;  // null: it lends no functions
   bool posts = false;                       // whether the client may post requests
+  bool cancels = false;                     // whether it may cancel calls
   bool tracebacks = false;  // whether an Exception says where it was raised: the client must know of that
   // Makes the session that a client asks for by the name and arguments of a constructor; null: none may be asked for.
   std::function<std::shared_ptr<Session>(const std::string& name, const std::vector<Any>& args)> constructor;
@@ -81,6 +86,7 @@ class Endpoint {
   void Answer(Code code, Reader body);
   void InitServer(Reader body);
   void CallFunc(Reader body, CallResult* result);
+  void CallNumbered(uint64_t number, uint64_t function, const Sequence& args, CallResult* result);
   Sequence Arguments(Reader body);
   Sequence SysCall(Code code, Sequence* args, Any* owner);
   void Sync(const Sequence& args);
@@ -118,6 +124,7 @@ class Endpoint {
   SendQueue output_;
   bool initialized_ = false;
   bool closed_ = false;
+  uint64_t call_number_ = 0;                                      // of the next call; 0: it has none
   uint64_t callback_ = 0;                                         // that the requests belong to; 0: none
   Endpoint* const outermost_;                                     // whose next three fields are used
   std::mutex mutex_;                                              // guards chosen_ and unreported_

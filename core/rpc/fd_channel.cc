@@ -92,11 +92,11 @@ class FdChannel : public Channel {
     return entries[1].revents != 0;
   }
 
-  void WaitForInput(Deadline deadline) override {
+  bool WaitForInput(Deadline deadline) override {
     CheckOpen();
     auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()).count();
     pollfd entries[] = {{read_fd_, POLLIN, 0}, {wake_fd_, POLLIN, 0}};
-    poll(entries, 2, static_cast<int>(std::max<int64_t>(left, 0)));  // signals are those of other threads
+    return poll(entries, 2, static_cast<int>(std::max<int64_t>(left, 0))) > 0;  // signals are those of other threads
   }
 
   void Acknowledge() override {

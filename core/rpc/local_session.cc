@@ -214,6 +214,7 @@ class LocalSession : public Session {
   Any Import(const WireValue& value) override { return Argument(value, false); }
   void Export(Any value, CallResult* out) override { SetResult(std::move(value), out, Save::kWherePossible); }
   bool by_value() const override { return by_value_; }
+  bool runs_here() const override { return true; }
 
   void Close() override {
     closed_ = true;

@@ -28,10 +28,12 @@ struct Pending {
   void* to = nullptr;  // where a CopyAck of `to_size` bytes goes; null: the bytes are discarded
   uint64_t to_size = 0;
 
-  uint64_t callback = 0;            // the callback in which it was made; 0: none
-  bool done = false, lost = false;  // answered; or never to be
-  std::optional<Error> failure;     // what the peer answered
-  std::shared_ptr<Pending> self;    // until it is answered
+  uint64_t callback = 0;                                  // the callback in which it was made; 0: none
+  bool done = false, lost = false;                        // answered; or never to be
+  std::optional<Error> failure;                           // what the peer answered
+  std::shared_ptr<Pending> self;                          // until it is answered
+  Clock::time_point deadline = Clock::time_point::max();  // of a call with a deadline of its own
+  uint64_t last_number = 0;                               // of the calls up to this request that can be cancelled
   Clock::time_point began;
   uint64_t size = 0, sent_before = 0, received_before = 0;
 };

@@ -17,13 +17,14 @@ constexpr auto kGatherTime = std::chrono::microseconds(300);
 
 }  // namespace
 
-void PostedRequests::Post(Lock& lock, Code code, uint64_t target, const WriteBody& write) {
+void PostedRequests::Post(Lock& lock, Code code, uint64_t target, const WriteBody& write, Deadline deadline) {
   connection_.Admit(lock);
   WriteFrees();
   SendQueue& out = connection_.out();
   SendQueue::Mark start = out.End();
   size_t before = out.size();
   uint64_t callback = connection_.CurrentCallback();
+  if (deadline != kNoDeadline && connection_.cancels() && !callback) NumberCall(deadline);
   try {
     Writer writer = out.Lend(nullptr);
     writer.BeginPosted(code, target, callback);
@@ -55,14 +56,51 @@ void PostedRequests::SendSoon() {
 void PostedRequests::SendLoop() {
   Lock lock = connection_.link().Take();
   while (!connection_.closed()) {
-    flush_.wait(lock, [&] { return flush_wanted_ || connection_.closed(); });
-    flush_.wait_for(lock, kGatherTime, [&] { return connection_.closed(); });
+    auto wanted = [&] { return flush_wanted_ || connection_.closed(); };
+    wakes_at_ = NextDeadline();
+    if (wakes_at_ == kNoDeadline) flush_.wait(lock, wanted);
+    else flush_.wait_until(lock, wakes_at_, wanted);
+    if (flush_wanted_) flush_.wait_for(lock, kGatherTime, [&] { return connection_.closed(); });
     flush_wanted_ = false;
+    WriteCancels();
     try {
       if (!connection_.closed()) connection_.Flush(lock);
     } catch (const Error&) {  // those who wait for a request hear of it
       if (!lock.owns_lock()) lock.lock();
     }
+  }
+}
+
+void PostedRequests::NumberCall(Deadline deadline) {
+  Writer writer = connection_.out().Copy();
+  writer.Begin(Code::kNumberCall);
+  writer.Put<uint64_t>(++last_number_);
+  writer.End();
+  deadlines_.emplace(last_number_, deadline);
+  if (deadline < wakes_at_) SendSoon();  // the thread looks again when to wake
+}
+
+void PostedRequests::Answered(uint64_t last_number) {
+  if (!deadlines_.empty()) deadlines_.erase(deadlines_.begin(), deadlines_.upper_bound(last_number));
+}
+
+Deadline PostedRequests::NextDeadline() const {
+  Deadline next = kNoDeadline;
+  for (const auto& [_, deadline] : deadlines_) next = std::min(next, deadline);
+  return next;
+}
+
+void PostedRequests::WriteCancels() {
+  const Deadline now = Pending::Clock::now();
+  for (auto it = deadlines_.begin(); it != deadlines_.end();) {
+    if (it->second > now) {
+      ++it;
+      continue;
+    }
+    Writer writer = connection_.out().Copy();
+    writer.Begin(Code::kCancel, it->first);
+    writer.End();
+    it = deadlines_.erase(it);
   }
 }
 
@@ -78,6 +116,7 @@ void PostedRequests::WriteFence(bool report) {
   writer.End();
   fence->began = Pending::Clock::now();
   fence->size = TakeBytes() + 1;
+  fence->last_number = last_number_;
   connection_.Append(fence.get());
   fence->self = fence;
   if (!report) return;

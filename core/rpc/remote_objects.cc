@@ -26,6 +26,7 @@ namespace {
 struct RemoteFunction {
   HandlePtr handle;
   std::string name;
+  double timeout = 0;             // seconds of a call; not positive: no limit
   std::atomic<int> compiled{-1};  // whether the server says so; -1: it was not asked
 
   // Throws for a tensor that the caller cannot write to, when it may be written to: what it wrote would be lost.
@@ -34,10 +35,11 @@ struct RemoteFunction {
   static void Delete(void* self) { delete static_cast<RemoteFunction*>(self); }
 };
 
-PackedFunc MakeFunction(HandlePtr handle, const std::string& name) {
+PackedFunc MakeFunction(HandlePtr handle, const std::string& name, double timeout = 0) {
   auto func = std::make_unique<RemoteFunction>();
   func->handle = std::move(handle);
   func->name = name;
+  func->timeout = timeout;
   TVMFFIObjectHandle object = nullptr;
   Check(PortcallFunctionCreate(func.get(), RemoteFunction::Call, RemoteFunction::Delete, 0, name.c_str(), &object));
   (void)func.release();
@@ -333,12 +335,13 @@ Any Incoming(const SessionPtr& session, CallResult* result, const Owners& owners
   return object;
 }
 
-Any PostCall(const std::shared_ptr<RemoteSession>& session, uint64_t function, const Sequence& args);
+Any PostCall(const std::shared_ptr<RemoteSession>& session, uint64_t function, const Sequence& args, Deadline deadline);
 
 int RemoteFunction::Call(void* self, const TVMFFIAny* args, int32_t num_args, TVMFFIAny* out) {
   auto* func = static_cast<RemoteFunction*>(self);
   return Guard([&] {
     const SessionPtr& session = func->handle->session();
+    const Deadline deadline = DeadlineIn(func->timeout);
     Opened(session);
     Outgoing outgoing(session, num_args);
     for (int32_t i = 0; i < num_args; ++i) {
@@ -348,12 +351,18 @@ int RemoteFunction::Call(void* self, const TVMFFIAny* args, int32_t num_args, TV
     if (pipelined_session && pipelined_session == session.get() && !outgoing.has_local()) {
       auto remote = std::dynamic_pointer_cast<RemoteSession>(session);
       if (remote && remote->posting()) {
-        *out = PostCall(remote, func->handle->value(), outgoing.Send()).release();
+        *out = PostCall(remote, func->handle->value(), outgoing.Send(), deadline).release();
         return;
       }
     }
     CallResult result;
-    session->Call(func->handle->value(), outgoing.Send(), &result);
+    auto limited = deadline == kNoDeadline ? nullptr : std::dynamic_pointer_cast<RemoteSession>(session);
+    if (limited) {
+      auto call = limited->CallLater(func->handle->value(), outgoing.Send(), deadline);
+      result = std::move(*limited->WaitFor(call.get(), kNoDeadline));
+    } else {
+      session->Call(func->handle->value(), outgoing.Send(), &result);
+    }
     outgoing.CopyBack();
     *out = Incoming(session, &result, outgoing.TakeOwners()).release();
   });
@@ -429,9 +438,10 @@ struct FutureObj : Object {
 };
 using Future = Given<FutureObj>;
 
-Any PostCall(const std::shared_ptr<RemoteSession>& session, uint64_t function, const Sequence& args) {
+Any PostCall(const std::shared_ptr<RemoteSession>& session, uint64_t function, const Sequence& args,
+             Deadline deadline) {
   auto future = Make<Future>();
-  future->handle = std::make_shared<OwnedHandle>(session, session->PostCall(function, args));
+  future->handle = std::make_shared<OwnedHandle>(session, session->PostCall(function, args, deadline));
   future->session = session;
   return future;
 }
@@ -461,7 +471,7 @@ Future SendCall(const PackedFunc& func, const TVMFFIAny* args, int32_t count) {
   for (int32_t i = 0; i < count; ++i) outgoing.Add(args[i], i);
   if (outgoing.has_local()) return Future();  // a result of another call
   auto future = Make<Future>();
-  future->call = session->CallLater(remote->handle->value(), outgoing.Send());
+  future->call = session->CallLater(remote->handle->value(), outgoing.Send(), DeadlineIn(remote->timeout));
   future->session = std::move(session);
   future->owners = outgoing.TakeOwners();
   return future;
@@ -587,29 +597,6 @@ std::shared_ptr<void> RunCallback(const SessionPtr& session, const PackedFunc& f
 
 // ---- What Python calls --------------------------------------------------------------------------------------------
 
-Map<String, Any> StatsOf(Module root) {
-  auto* remote = dynamic_cast<RemoteSession*>(SessionOf(root).get());
-  SessionStats stats = remote ? remote->stats() : SessionStats();
-  return Map<String, Any>({{"requests", static_cast<int64_t>(stats.requests)},
-                           {"bytes_sent", static_cast<int64_t>(stats.bytes_sent)},
-                           {"bytes_received", static_cast<int64_t>(stats.bytes_received)},
-                           {"waited", stats.waited},
-                           {"run", stats.run},
-                           {"copy", stats.copy},
-                           {"fetch", stats.fetch}});
-}
-
-// The request that is on its way: what it is, seconds since it began and since bytes came or went, bytes sent, to send,
-// received and to receive. Nothing where there is none.
-Array<Any> ActivityOf(Module root) {
-  auto* remote = dynamic_cast<RemoteSession*>(SessionOf(root).get());
-  Activity now = remote ? remote->activity() : Activity();
-  if (now.code == Code::kNone) return {};
-  auto count = [](uint64_t bytes) { return Any(static_cast<int64_t>(bytes)); };
-  return Array<Any>({Any(now.what), Any(now.seconds), Any(now.silent), count(now.sent), count(now.to_send),
-                     count(now.received), count(now.to_receive)});
-}
-
 Module Connect(std::unique_ptr<Channel> channel, std::string name, double call_timeout, std::vector<Any> constructor) {
   RemoteOptions options;
   options.name = std::move(name);
@@ -681,35 +668,27 @@ PORTCALL_REGISTER_GLOBAL("portcall.rpc.IsClosed").set_body_typed([](Module root)
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.SessionId").set_body_typed([](Module root) {
   return reinterpret_cast<int64_t>(SessionOf(root).get());
 });
-PORTCALL_REGISTER_GLOBAL("portcall.rpc.Stats").set_body_typed(StatsOf);
-PORTCALL_REGISTER_GLOBAL("portcall.rpc.Activity").set_body_typed(ActivityOf);
-PORTCALL_REGISTER_GLOBAL("portcall.rpc.OnTheirWay").set_body_typed([](Module root) {
-  auto* remote = dynamic_cast<RemoteSession*>(SessionOf(root).get());
-  return static_cast<int64_t>(remote ? remote->on_their_way() : 0);
-});
-PORTCALL_REGISTER_GLOBAL("portcall.rpc.SessionName").set_body_typed([](Module root) {
-  return NameOf(SessionOf(root));
-});
-PORTCALL_REGISTER_GLOBAL("portcall.rpc.SetCallTimeout").set_body_typed([](Module root, double seconds) {
-  if (auto* remote = dynamic_cast<RemoteSession*>(SessionOf(root).get())) remote->set_call_timeout(seconds);
-});
-PORTCALL_REGISTER_GLOBAL("portcall.rpc.SetHeartbeat").set_body_typed([](Module root, double seconds) {
-  if (auto* remote = dynamic_cast<RemoteSession*>(SessionOf(root).get())) remote->set_silence(seconds);
-});
-PORTCALL_REGISTER_GLOBAL("portcall.rpc.SetExplain").set_body_typed([](Module root, PackedFunc explain) {
-  if (auto* remote = dynamic_cast<RemoteSession*>(SessionOf(root).get())) remote->set_explain(std::move(explain));
-});
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.FunctionSession").set_body_typed([](PackedFunc func) {
   RemoteFunction* remote = func.defined() ? RemoteFunctionOf(func) : nullptr;
   return remote ? RootModule(remote->handle->session()) : Module();
+});
+// The same function with a time for each call, in seconds; and that time.
+PORTCALL_REGISTER_GLOBAL("portcall.rpc.WithTimeout").set_body_typed([](PackedFunc func, double seconds) {
+  RemoteFunction* remote = RemoteFunctionOf(func);
+  PORTCALL_CHECK(remote, TypeError)
+      << "a function of this process has no timeout: only calls of a session are cancelled";
+  PORTCALL_CHECK(seconds > 0 && seconds <= facts::kMostSeconds, ValueError)
+      << "invalid timeout " << seconds << " (must be above 0, and at most " << facts::kMostSeconds << " seconds)";
+  return MakeFunction(remote->handle, remote->name, seconds);
+});
+PORTCALL_REGISTER_GLOBAL("portcall.rpc.TimeoutOf").set_body_typed([](PackedFunc func) {
+  RemoteFunction* remote = RemoteFunctionOf(func);
+  return remote ? remote->timeout : 0.0;
 });
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.ObjectSession").set_body_typed([](RemoteObject object) {
   return RootModule(object->handle->session());
 });
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.DeviceAttr").set_body_typed(DeviceAttr);
-PORTCALL_REGISTER_GLOBAL("portcall.rpc.SetOutput").set_body_typed([](Module root, PackedFunc output) {
-  if (auto* remote = dynamic_cast<RemoteSession*>(SessionOf(root).get())) remote->set_output(std::move(output));
-});
 
 }  // namespace
 

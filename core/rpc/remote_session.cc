@@ -47,8 +47,9 @@ class RemoteSessionImpl : public RemoteSession, public std::enable_shared_from_t
         [&](Reader body) { ReadResult(body, result); });
   }
 
-  std::shared_ptr<Pending> CallLater(uint64_t function, const Sequence& args) override {
+  std::shared_ptr<Pending> CallLater(uint64_t function, const Sequence& args, Deadline deadline) override {
     auto call = std::make_shared<LaterCall>();
+    call->deadline = deadline;
     call->code = Code::kCallFunc;
     call->read = [requests = requests_.get(), call = call.get()](Reader body) {
       ReadResult(body, &call->result);
@@ -66,11 +67,12 @@ class RemoteSessionImpl : public RemoteSession, public std::enable_shared_from_t
   }
   bool IsDone(const Pending* call) override { return requests_->Done(call); }
   bool posting() const override { return pipelined_session == this && requests_->posts(); }
-  uint64_t PostCall(uint64_t function, const Sequence& args) override {
-    return Post(Code::kCallFunc, [&](Writer& out) {
+  uint64_t PostCall(uint64_t function, const Sequence& args, Deadline deadline) override {
+    auto write = [&](Writer& out) {
       out.Put<uint64_t>(function);
       out.Values(args, Form::kRequest);
-    });
+    };
+    return Post(Code::kCallFunc, write, deadline);
   }
   void Fetch(uint64_t handle, CallResult* result) override {
     Sequence args;
@@ -182,6 +184,7 @@ class RemoteSessionImpl : public RemoteSession, public std::enable_shared_from_t
   void set_explain(PackedFunc explain) override { requests_->set_explain(std::move(explain)); }
   void set_by_value(bool allowed) override { by_value_ = allowed; }
   void set_calls_back(bool allowed) override { requests_->set_calls_back(allowed); }
+  void set_cancels(bool allowed) override { requests_->set_cancels(allowed); }
   bool calls_back() const override { return requests_->calls_back(); }
   uint64_t Lend(const Any& function) override {
     if (!calls_back()) ThrowNoFunctions();
@@ -263,9 +266,9 @@ class RemoteSessionImpl : public RemoteSession, public std::enable_shared_from_t
     return object ? result.value.v_handle : 0;
   }
 
-  uint64_t Post(Code code, const WriteBody& write) {
+  uint64_t Post(Code code, const WriteBody& write, Deadline deadline = kNoDeadline) {
     uint64_t target = next_chosen_++;
-    requests_->Post(code, target, write);
+    requests_->Post(code, target, write, deadline);
     return target;
   }
 

@@ -21,14 +21,15 @@ struct Pending;  // a call on its way
 class RemoteSession : public Session {
  public:
   // Sends a call, and waits for its answer later: null if it has not come in time; throws what the call threw.
-  virtual std::shared_ptr<Pending> CallLater(uint64_t function, const Sequence& args) = 0;
+  // At its deadline a call is cancelled, if the server can; else the session ends.
+  virtual std::shared_ptr<Pending> CallLater(uint64_t function, const Sequence& args, Deadline deadline) = 0;
   virtual CallResult* WaitFor(Pending* call, Deadline until) = 0;
   virtual bool IsDone(const Pending* call) = 0;
   // In a pipeline of this thread, whose requests are posted where that is possible: their errors come with what uses
   // their handles, or with Sync.
   virtual bool posting() const = 0;
-  virtual uint64_t PostCall(uint64_t function, const Sequence& args) = 0;  // a handle of the result
-  virtual void Fetch(uint64_t handle, CallResult* result) = 0;             // which stays the handle's
+  virtual uint64_t PostCall(uint64_t function, const Sequence& args, Deadline deadline) = 0;  // a handle of the result
+  virtual void Fetch(uint64_t handle, CallResult* result) = 0;  // which stays the handle's
   virtual void Sync() = 0;
   virtual void set_posts(bool on) = 0;
 
@@ -40,9 +41,10 @@ class RemoteSession : public Session {
   virtual const RemoteOptions& options() const = 0;
   virtual SessionStats stats() const = 0;
   virtual Activity activity() const = 0;
-  virtual size_t on_their_way() const = 0;  // requests that were not answered, as far as was read
+  virtual size_t on_their_way() const = 0;      // requests that were not answered, as far as was read
   virtual void set_by_value(bool allowed) = 0;  // as the peers have agreed
   virtual void set_calls_back(bool allowed) = 0;
+  virtual void set_cancels(bool allowed) = 0;
   virtual void TakeBack(uint64_t function) = 0;  // one that was lent for a call that was not made
   virtual void set_call_timeout(double seconds) = 0;
   // That a peer which says something every second while it works may say nothing, until it is taken for gone.

@@ -4,6 +4,11 @@
 #include <utility>
 
 namespace portcall::rpc {
+namespace {
+
+constexpr auto kCancelTime = std::chrono::milliseconds(500);  // for the server to end a call that was cancelled
+
+}  // namespace
 
 // ---- Requests -----------------------------------------------------------------------------------------------------
 
@@ -41,10 +46,10 @@ void Requests::Send(const std::shared_ptr<Pending>& request, const WriteBody& wr
   idle ? Flush(lock) : posted_.FlushOrSoon(lock);
 }
 
-void Requests::Post(Code code, uint64_t target, const WriteBody& write) {
+void Requests::Post(Code code, uint64_t target, const WriteBody& write, Deadline deadline) {
   CheckOurs();
   Lock lock = link_.Take();
-  posted_.Post(lock, code, target, write);
+  posted_.Post(lock, code, target, write, deadline);
 }
 
 void Requests::Sync() {
@@ -88,6 +93,8 @@ void Requests::Submit(Pending* request, const WriteBody& write) {
   size_t before = link_.out().size();
   posted_.WriteFrees();
   SendQueue::Mark start = link_.out().End();
+  if (request->deadline != kNoDeadline && cancels() && !request->callback) posted_.NumberCall(request->deadline);
+  request->last_number = posted_.last_number();
   try {
     Writer writer = link_.out().Lend(nullptr);  // what the caller gave stays until it is sent
     writer.Begin(request->code, request->callback);
@@ -131,7 +138,16 @@ bool Requests::Await(Lock& lock, Pending* request, Deadline until) {
   while (!request->done && !request->lost) {
     if (callbacks_.any_calls() && callbacks_.RunOneOf(lock, callback)) continue;
     if (until != kNoDeadline && Clock::now() >= until) return false;
-    ReadOn(lock, until);
+    Deadline last = request->deadline;
+    if (last != kNoDeadline) {
+      const bool begun = pending_.StreamOf(callback).pending.front() == request;
+      if (begun && cancels()) last += kCancelTime;
+      if (Clock::now() >= last) {
+        if (cancels()) ThrowOverdue(lock, begun);
+        Fail(lock, Error("SessionTimeoutError", kTimeIsUp));
+      }
+    }
+    ReadOn(lock, std::min(until, last));
   }
   return true;
 }
@@ -214,6 +230,7 @@ bool Requests::Finish(Stream& stream) {
   std::shared_ptr<Pending> last;  // goes without the lock
   Lock lock = link_.Take();
   bool more = pending_.has_nested() || callbacks_.any_functions();
+  if (Pending* front = stream.pending.front(); front && !front->callback) posted_.Answered(front->last_number);
   last = pending_.Finish(stream);
   if (pending_.bytes() == 0) link_.Expect(false);
   more = more || !pending_.top().pending.empty();

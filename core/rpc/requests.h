@@ -27,7 +27,7 @@ class Requests : public ClientConnection {
   // Sends a request, now or soon, and does not wait. The request keeps itself.
   void Send(const std::shared_ptr<Pending>& request, const WriteBody& write);
   // Sends a request that is not answered, now or soon.
-  void Post(Code code, uint64_t target, const WriteBody& write);
+  void Post(Code code, uint64_t target, const WriteBody& write, Deadline deadline = kNoDeadline);
   // Waits until all that was sent so far is done, and throws the first error of what was not answered.
   void Sync();
   // Waits for a request's answer; returns whether it has come before the time.

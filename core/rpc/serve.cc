@@ -91,7 +91,8 @@ std::string ServeOver(std::unique_ptr<Channel> channel, std::vector<std::string>
   EndpointOptions options = OptionsWith(max_frame, std::move(constructor));
   options.tracebacks = has("traceback");
   options.posts = has("post");
-  auto callbacks = has("callback") ? std::make_shared<Callbacks>() : nullptr;
+  options.cancels = has("cancel");
+  auto callbacks = has("callback") || has("cancel") ? std::make_shared<Callbacks>() : nullptr;
   options.client = callbacks;
   auto endpoint = std::make_unique<Endpoint>(MakeLocalSession(std::move(patterns), has("values"), &progress->call),
                                              std::move(options));

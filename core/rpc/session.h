@@ -62,6 +62,9 @@ class Session {
   // Whether objects may be arguments and results by themselves (kByValue).
   virtual bool by_value() const { return false; }
 
+  // Whether a call runs in the thread that makes it, which a signal may interrupt.
+  virtual bool runs_here() const { return false; }
+
   virtual void Close() = 0;
   virtual bool closed() const = 0;
 

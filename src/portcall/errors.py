@@ -22,6 +22,7 @@
         ├── SessionBrokenError (ConnectionError)                          the peer or the network went away
         │   └── SessionLostError                      .lost .why          what was used was lost with a session
         ├── SessionTimeoutError (TimeoutError)                            no answer in time, or its time is over
+        ├── CallTimeoutError (TimeoutError)                               a call took too long; the session goes on
         ├── ProtocolError                                                 somebody broke the protocol
         │   └── RemoteProtocolError                                       the peer did
         ├── FarmError                                                     a farm refused
@@ -47,6 +48,7 @@ __all__ = [
     "AlreadyRegisteredError",
     "ArgumentError",
     "AuthenticationError",
+    "CallTimeoutError",
     "CompileError",
     "ConnectError",
     "DeviceError",
@@ -285,6 +287,13 @@ class SessionLostError(SessionBrokenError):
 
 class SessionTimeoutError(RPCError, TimeoutError):
     """No answer came in time, or the time of the session is over."""
+
+
+class CallTimeoutError(RPCError, TimeoutError):
+    """A call took longer than ``with_timeout`` allows. The session goes on.
+
+    ``reason`` is ``stopped``, ``not-begun``, or ``goes-on``: the server cannot stop it, and later requests wait for it.
+    """
 
 
 class ProtocolError(RPCError):

@@ -490,9 +490,9 @@ TEST("a session goes while a thread of its own waits for the thread that lets go
       client.session->set_calls_back(true);
       client.session->Lend(PackedFunc([](Args, RetValue*) {}));
     } else {  // the one that sends what was posted does
-      client.session->CallLater(1, {});
+      client.session->CallLater(1, {}, kNoDeadline);
       client.wire->send_limit = client.wire->sent.size();
-      client.session->CallLater(1, {});
+      client.session->CallLater(1, {}, kNoDeadline);
     }
     asking.wait();
     auto letting_go = std::async(std::launch::async, [&] { client.session.reset(); });

@@ -93,6 +93,8 @@ cdef dict error_facts(TVMFFIObject* extra):
         return {"function": function, "position": None if position < 0 else position, "expected": expected, "got": got}
     if tag == "portcall.RPCError" and len(items) == 1:
         return {"peer": items[0]}
+    if tag == "portcall.RPCError" and len(items) == 2:
+        return {"peer": items[0], "reason": items[1]} if items[1] else {"peer": items[0]}
     if tag == "portcall.GraphError" and len(items) == 1:
         return {"node": items[0]}
     return {}

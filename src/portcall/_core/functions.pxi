@@ -35,6 +35,16 @@ cdef class PackedFunc(Object):
         """
         return later["map_calls"](self, rows)
 
+    def with_timeout(self, seconds):
+        """Return this function of a session with a time for each call, in seconds, the wait before it included.
+
+        A call that takes longer raises CallTimeoutError. The session goes on: a server of portcall stops a function of
+        Python as Ctrl-C does, and does not begin a call that still waits. Other code goes on, and later requests of the
+        session wait for it. With a server that cannot cancel calls, such as TVM's, the session is closed
+        (SessionTimeoutError), as by ``call_timeout``.
+        """
+        return get_global("portcall.rpc.WithTimeout")(self, float(seconds))
+
     async def aio(self, *args):
         """Call the function, and await its result; the event loop goes on meanwhile.
 

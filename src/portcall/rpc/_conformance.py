@@ -15,10 +15,12 @@ from portcall.rpc.wire._layouts import (
     CALLBACK,
     CALLBACK_EXCEPTION,
     CALLBACK_RETURN,
+    CANCEL,
     CLIENT_FUNCTION,
     DROP_FUNCTION,
     EXCEPTION,
     FETCH,
+    NUMBER_CALL,
     OUTPUT,
     POSTED_CALL,
     SYNC,
@@ -86,6 +88,8 @@ def vectors() -> list[dict[str, Any]]:
         ("exception of a callback", "client", CALLBACK_EXCEPTION.pack(1, 2, 8, error, 8, trace)),
     ):  # fmt: skip
         made.append(_vector(name, "callback", sender, data, {"callback": 1, "function": 5, "result": 7}))
+    for name, data in (("number of a call", NUMBER_CALL.pack(3)), ("cancel", CANCEL.pack(3))):
+        made.append(_vector(name, "cancel", "client", data, {"number": 3}))
     for name, value, meaning in _OUTER_VALUES:
         saved = _values.to_value(value if isinstance(value, Shape) else Array(value), 2) or b""
         made.append(_vector(f"value: {name}", "values", "both", BY_VALUE.pack(BY_VALUE.code, saved), meaning))

@@ -19,7 +19,7 @@ from portcall.rpc.client._session import Session
 from portcall.rpc.server import _files
 from portcall.rpc.server._directories import delete_tree
 from portcall.rpc.server._objects import register_object_functions
-from portcall.rpc.server._session import register_standard_names
+from portcall.rpc.server._session import allow_interrupts, register_standard_names
 from portcall.rpc.wire._facts import FEATURES
 
 _CHILD = "from portcall.rpc._popen import main; main()"
@@ -115,8 +115,9 @@ def main() -> None:
     _files.register(directory, 0)
     register_standard_names()
     register_object_functions()
+    allow_interrupts()
     try:
         serve = get_global_func("portcall.rpc.ServeSession")
-        serve(read_fd, write_fd, ["*"], 0, None, -1, "callback,post,traceback,values", -1, -1, -1)
+        serve(read_fd, write_fd, ["*"], 0, None, -1, "callback,cancel,post,traceback,values", -1, -1, -1)
     finally:
         delete_tree(directory)

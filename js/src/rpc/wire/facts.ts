@@ -105,6 +105,10 @@ export const Code = {
   Callback: 66,
   // With the feature callback.
   DropFunction: 67,
+  // With the feature cancel.
+  NumberCall: 68,
+  // With the feature cancel.
+  Cancel: 69,
 } as const;
 
 /** The first number of a hello and of a reply. */
@@ -118,4 +122,4 @@ export const MISMATCH = 0xff273;
 export const NOTICE = 0xff274;
 
 /** The extensions that two portcall peers may have: each is used if client and server name it. */
-export type Feature = "alive" | "callback" | "output" | "pipeline" | "post" | "traceback" | "values";
+export type Feature = "alive" | "callback" | "cancel" | "output" | "pipeline" | "post" | "traceback" | "values";

@@ -111,6 +111,10 @@ def _timeout_error(message: str, peer: str = "", backtrace: str = "") -> errors.
     return timeout_error(without_escapes(message), peer)
 
 
+def _call_timeout_error(message: str, peer: str = "", reason: str = "", backtrace: str = "") -> errors.CallTimeoutError:
+    return errors.CallTimeoutError(without_escapes(message), peer=peer, reason=reason)
+
+
 def _register_errors() -> None:
     _core.register_error_class(errors.SessionTimeoutError.__name__, _timeout_error)
     for cls in (
@@ -121,6 +125,7 @@ def _register_errors() -> None:
         errors.RemoteProtocolError,
     ):
         _core.register_error_class(cls.__name__, _with_peer(cls))
+    _core.register_error_class(errors.CallTimeoutError.__name__, _call_timeout_error)
     _core.register_error_class("RemoteError", remote_error)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -238,12 +239,21 @@ class _ParallelFunction(PackedFunc):
         with group.call(self, args) as number:
             return self._member(number).future(*(group.of_member(number, arg) for arg in args))
 
+    def map(self, rows: Iterable[Any]) -> list[Any]:
+        """Call one of the sessions: the rows follow each other in it."""
+        group, rows = self._group, [row if isinstance(row, tuple) else (row,) for row in rows]
+        with group.call(self, itertools.chain.from_iterable(rows)) as number:
+            return self._member(number).map([tuple(group.of_member(number, arg) for arg in row) for row in rows])
+
     async def aio(self, *args: Any) -> Any:
         group = self._group
         with group.call(self, args) as number:
             if number not in self._found:
                 await asyncio.to_thread(self._member, number)
             return await self._member(number).aio(*(group.of_member(number, arg) for arg in args))
+
+    def with_timeout(self, seconds: float) -> PackedFunc:
+        return self._group.function(lambda i: self._member(i).with_timeout(seconds), self._usable)
 
     def _member(self, number: int) -> PackedFunc:
         if number not in self._found or _is_closed(self._found[number][1]):

@@ -569,7 +569,8 @@ def remote_caller(func: PackedFunc) -> PackedFunc | None:
     if caller is None:
         raise errors.ArgumentError(f"{session.name} takes positional arguments only", function=func.name,
                                    expected="positional arguments", got="keywords")  # fmt: skip
-    return caller
+    timeout = get_global_func("portcall.rpc.TimeoutOf")(func)
+    return caller.with_timeout(timeout) if timeout else caller
 
 
 def remote_signature(func: PackedFunc) -> inspect.Signature | None:

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import functools
+import signal
 
+from portcall._function import get_global_func
 from portcall._module import SESSION_LIBRARY, Module, load_plugin
 
 
@@ -12,6 +14,21 @@ from portcall._module import SESSION_LIBRARY, Module, load_plugin
 def library() -> Module:
     """Return the library, which stays loaded. Its functions are its own: no client can ask for them by name."""
     return load_plugin(SESSION_LIBRARY)
+
+
+def allow_interrupts() -> None:
+    """Have a call that the client cancels end as by Ctrl-C, where Python's code runs in the main thread.
+
+    The signal is one that is ignored unless somebody asks for it.
+    """
+    is_interrupted = get_global_func("portcall.rpc.CallIsInterrupted")
+
+    def interrupt(*_: object) -> None:
+        if is_interrupted():
+            raise KeyboardInterrupt
+
+    signal.signal(signal.SIGURG, interrupt)
+    get_global_func("portcall.rpc.InterruptCallsBy")(int(signal.SIGURG))
 
 
 def register_standard_names() -> None:

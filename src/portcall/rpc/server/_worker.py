@@ -42,7 +42,7 @@ from portcall.rpc.server._messages import (
 )
 from portcall.rpc.server._objects import register_object_functions
 from portcall.rpc.server._options import ServerOptions, is_python_function
-from portcall.rpc.server._session import library, register_standard_names
+from portcall.rpc.server._session import allow_interrupts, library, register_standard_names
 from portcall.rpc.wire._facts import DEVICE_FAILED, OFFERED
 
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
@@ -110,6 +110,7 @@ def run_session(start: StartWorker, options: ServerOptions, patterns: Callable[[
     in_farm = options.gate >= 0  # its clients are many, and need not trust each other
     _files.register(os.getcwd(), options.disk_limit, "" if in_farm else store)
     register_object_functions()
+    allow_interrupts()
     pipes = [*start.stdout, *start.stderr] if features else []  # a client that may read an account of its end
     failed = library()["serve"](
         start.client, offered, options.max_frame, constructor(options, offered, features), start.progress,

@@ -344,6 +344,10 @@ class Code(IntEnum):
     CALLBACK = 66
     # With the feature callback.
     DROP_FUNCTION = 67
+    # With the feature cancel.
+    NUMBER_CALL = 68
+    # With the feature cancel.
+    CANCEL = 69
 
 
 # The first number of a hello and of a reply.
@@ -357,4 +361,4 @@ MISMATCH = 0xFF273
 NOTICE = 0xFF274
 
 # The extensions that two portcall peers may have: each is used if client and server name it.
-FEATURES = ("alive", "callback", "output", "pipeline", "post", "traceback", "values")
+FEATURES = ("alive", "callback", "cancel", "output", "pipeline", "post", "traceback", "values")

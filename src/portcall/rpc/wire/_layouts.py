@@ -83,9 +83,13 @@ CLIENT_FUNCTION = Layout(
     "callback", "value", _facts.CLIENT_FUNCTION, "function of the client", "client",
     (("i32", f"{_facts.CLIENT_FUNCTION} again"), ("u64", "function")),
 )  # fmt: skip
+NUMBER_CALL = Layout(
+    "cancel", "frame", Code.NUMBER_CALL, "NumberCall", "client", (("u64", "number of the next CallFunc"),)
+)
+CANCEL = Layout("cancel", "frame", NESTED + Code.CANCEL, "Cancel", "client", (("u64", "number"),))
 LAYOUTS = (
     OUTPUT, POSTED_CALL, SYNC, FETCH, EXCEPTION, BY_VALUE,
-    CLIENT_FUNCTION, CALLBACK, CALLBACK_RETURN, CALLBACK_EXCEPTION, DROP_FUNCTION,
+    CLIENT_FUNCTION, CALLBACK, CALLBACK_RETURN, CALLBACK_EXCEPTION, DROP_FUNCTION, NUMBER_CALL, CANCEL,
 )  # fmt: skip
 
 
