@@ -640,34 +640,12 @@ PORTCALL_REGISTER_GLOBAL("portcall.FutureSession").set_body_typed([](Future futu
   bool done = !future->call ? !future->handle : future->session->IsDone(future->call.get());
   return done ? 0 : reinterpret_cast<int64_t>(future->session.get());
 });
-PORTCALL_REGISTER_GLOBAL("portcall.rpc.UseFeatures").set_body_typed([](Module root, std::vector<std::string> features) {
-  auto* remote = dynamic_cast<RemoteSession*>(SessionOf(root).get());
-  auto has = [&](const char* name) { return std::find(features.begin(), features.end(), name) != features.end(); };
-  if (!remote) return;
-  remote->set_pipelined(has("pipeline"));
-  remote->set_posts(has("post"));
-  remote->set_by_value(has("values"));
-  remote->set_calls_back(has("callback"));
-});
-// Begins or ends the pipeline of this thread: the number of the session it is to have, and had; 0 for none.
-PORTCALL_REGISTER_GLOBAL("portcall.rpc.SetPipeline").set_body_typed([](int64_t session) {
-  return reinterpret_cast<int64_t>(std::exchange(pipelined_session, reinterpret_cast<const Session*>(session)));
-});
-PORTCALL_REGISTER_GLOBAL("portcall.rpc.Sync").set_body_typed([](Module root) {
-  if (auto* remote = dynamic_cast<RemoteSession*>(SessionOf(root).get())) remote->Sync();
-});
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.ConnectFds").set_body_typed(ConnectFds);
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.ConnectFunctions").set_body_typed(ConnectFunctions);
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.LocalSession")
     .set_body_typed([](std::vector<std::string> patterns, bool by_value) {
       return RootModule(MakeLocalSession(std::move(patterns), by_value));
     });
-PORTCALL_REGISTER_GLOBAL("portcall.rpc.Close").set_body_typed([](Module root) { SessionOf(root)->Close(); });
-PORTCALL_REGISTER_GLOBAL("portcall.rpc.IsClosed").set_body_typed([](Module root) { return SessionOf(root)->closed(); });
-// A number that no other live session has.
-PORTCALL_REGISTER_GLOBAL("portcall.rpc.SessionId").set_body_typed([](Module root) {
-  return reinterpret_cast<int64_t>(SessionOf(root).get());
-});
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.FunctionSession").set_body_typed([](PackedFunc func) {
   RemoteFunction* remote = func.defined() ? RemoteFunctionOf(func) : nullptr;
   return remote ? RootModule(remote->handle->session()) : Module();

@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a binding sets for a session of a client, and sees of it.
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "portcall/container.h"
 #include "portcall/module.h"
 #include "rpc/remote_objects.h"
@@ -53,6 +58,29 @@ PORTCALL_REGISTER_GLOBAL("portcall.rpc.SetOutput").set_body_typed([](Module root
 });
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.Stats").set_body_typed(StatsOf);
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.Activity").set_body_typed(ActivityOf);
+PORTCALL_REGISTER_GLOBAL("portcall.rpc.UseFeatures").set_body_typed([](Module root, std::vector<std::string> features) {
+  auto* remote = dynamic_cast<RemoteSession*>(SessionOf(root).get());
+  auto has = [&](const char* name) { return std::find(features.begin(), features.end(), name) != features.end(); };
+  if (!remote) return;
+  remote->set_pipelined(has("pipeline"));
+  remote->set_posts(has("post"));
+  remote->set_by_value(has("values"));
+  remote->set_calls_back(has("callback"));
+  remote->set_cancels(has("cancel"));
+});
+// Begins or ends the pipeline of this thread: the number of the session it is to have, and had; 0 for none.
+PORTCALL_REGISTER_GLOBAL("portcall.rpc.SetPipeline").set_body_typed([](int64_t session) {
+  return reinterpret_cast<int64_t>(std::exchange(pipelined_session, reinterpret_cast<const Session*>(session)));
+});
+PORTCALL_REGISTER_GLOBAL("portcall.rpc.Sync").set_body_typed([](Module root) {
+  if (auto* remote = dynamic_cast<RemoteSession*>(SessionOf(root).get())) remote->Sync();
+});
+PORTCALL_REGISTER_GLOBAL("portcall.rpc.Close").set_body_typed([](Module root) { SessionOf(root)->Close(); });
+PORTCALL_REGISTER_GLOBAL("portcall.rpc.IsClosed").set_body_typed([](Module root) { return SessionOf(root)->closed(); });
+// A number that no other live session has.
+PORTCALL_REGISTER_GLOBAL("portcall.rpc.SessionId").set_body_typed([](Module root) {
+  return reinterpret_cast<int64_t>(SessionOf(root).get());
+});
 
 }  // namespace
 }  // namespace portcall::rpc
