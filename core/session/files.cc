@@ -41,10 +41,13 @@ size_t ReadInto(const Descriptor& file, size_t offset, Memory to) {
 }
 
 Bytes ReadBytes(const Descriptor& file, size_t offset, size_t most) {
-  const size_t size = SizeOf(file);
-  std::string data(std::min(most, size - std::min(offset, size)), '\0');
-  data.resize(ReadInto(file, offset, {data.data(), data.size()}));
-  return Bytes(data);
+  const size_t size = SizeOf(file), wanted = std::min(most, size - std::min(offset, size));
+  char* data = nullptr;
+  TVMFFIAny made;
+  Check(PortcallBytesCreate(wanted, &data, &made));
+  const Any whole = Any::Steal(made);
+  const size_t got = ReadInto(file, offset, {data, wanted});
+  return got == wanted ? whole.cast<Bytes>() : Bytes({data, got});  // somebody may have made it shorter meanwhile
 }
 
 std::string_view ContentOf(const Any& data) {
