@@ -19,6 +19,7 @@ SERVED = (
     + """
 portcall.register_func("stats")(lambda values, limit=None: len(values))
 portcall.register_func("functions")(lambda: [len])
+portcall.register_func("length")(len)
 portcall.register_func("apply")(lambda f, value: f(value))
 portcall.register_func("say")(print)
 @portcall.register_func("sweep")
@@ -49,7 +50,8 @@ def test_rpc_page_code_runs(
         session.upload(tmp_path / "kernels.so")
         names: dict[str, Any] = {"portcall": portcall, "x": x, "y": np.empty_like(x), "a": x, "rows": [1, 2]}
         names.update(remote=session, one=session, two=two, three=three, show=lambda *progress: None)
-        names["add_one"] = session.load_module("kernels.so")["add_one"]
+        lib = session.load_module("kernels.so")
+        names.update(add_one=lib["add_one"], add=lib["add"], length=session.get_function("length"))
         blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
         for block in blocks:
             made = dict(names)
