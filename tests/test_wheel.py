@@ -21,7 +21,7 @@ WHEEL_LIMIT = 2_400_000  # with what runs inside of a session
 CORE_LIMIT = 600_000
 GRAPH_LIMIT = 140_000
 VM_LIMIT = 130_000
-SESSION_LIMIT = 215_000
+SESSION_LIMIT = 232_000  # with the client's handshake
 OPENCL_LIMIT = CUDA_LIMIT = 105_000
 BINARIES = Path(sys.executable).parent
 
