@@ -54,7 +54,8 @@ bool PendingTable::Discard(Pending* request) {
   for (Pending*& place : pending) {
     if (place == request) place = discarded.get();
   }
-  discarded->self = discarded;
+  Pending& kept = *discarded;
+  kept.self = std::move(discarded);
   return true;
 }
 
