@@ -364,12 +364,8 @@ void Callbacks::Interrupt() {
   else pthread_kill(server_, interrupt_signal);
 }
 
-// The signal that interrupts a call, in a process whose main thread serves one session; its handler asks the second one
-// whether to raise.
-PORTCALL_REGISTER_GLOBAL("portcall.rpc.InterruptCallsBy").set_body_typed([](int signal) { interrupt_signal = signal; });
-PORTCALL_REGISTER_GLOBAL("portcall.rpc.CallIsInterrupted").set_body_typed([] {
-  return call_interrupted.exchange(false);
-});
+void InterruptCallsBy(int signal) { interrupt_signal = signal; }
+bool TakeInterruption() { return call_interrupted.exchange(false); }
 
 // ---- What waits until frames were served ---------------------------------------------------------------------------
 

@@ -26,6 +26,11 @@ constexpr int kMaxCallbackDepth = 64;          // callbacks in callbacks of one 
 constexpr size_t kMaxCallbacks = 1024;         // at once
 constexpr uint64_t kOfNoRequest = UINT64_MAX;  // the request of a callback that another thread of the session makes
 
+// The signal that interrupts a call, in a process whose main thread serves one session. Its handler takes the interruption,
+// and raises if there was one.
+void InterruptCallsBy(int signal);
+bool TakeInterruption();
+
 class Callbacks : public ClientFunctions, public std::enable_shared_from_this<Callbacks> {
  public:
   // All outlive End(). The thread that calls this is the one that serves.

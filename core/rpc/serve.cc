@@ -232,6 +232,8 @@ PORTCALL_REGISTER_GLOBAL("portcall.rpc.ServeFunctions").set_body_typed(ServeFunc
 // that the peers have agreed upon; the ends to read of the pipes that stdout and stderr are, and where their text goes
 // beside the client; -1 for none of these.
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.ServeSession").set_body_typed(ServeSession);
+PORTCALL_REGISTER_GLOBAL("portcall.rpc.InterruptCallsBy").set_body_typed(InterruptCallsBy);
+PORTCALL_REGISTER_GLOBAL("portcall.rpc.CallIsInterrupted").set_body_typed(TakeInterruption);
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.EventDrivenServer").set_body_typed(MakeEventDrivenServer);
 PORTCALL_REGISTER_GLOBAL("rpc.CreateEventDrivenServer")
     .set_body_typed([](PackedFunc send, std::string, std::string remote_key) {
