@@ -485,7 +485,9 @@ Future StartCall(const PackedFunc& func, const TVMFFIAny* args, int32_t count) {
   try {
     future->value = func.CallPacked(args, count);
   } catch (const Error& error) {  // without the exception of a language, whose traceback may know this future
-    future->failure = Error(error.kind(), error.message(), error.backtrace());
+    auto* facts = static_cast<TVMFFIObject*>(static_cast<ErrorObj*>(error.ref().get())->cell.extra_context);
+    const bool plain = !facts || facts->type_index == kTVMFFIArray;
+    future->failure = plain ? error : Error(error.kind(), error.message(), error.backtrace());
   }
   return future;
 }
