@@ -195,6 +195,7 @@ $(NODE_MODULES): js/package.json | $(NPM)
 	touch $@
 
 js: $(NODE_MODULES) ## compile the JavaScript package; needs npm alone
+	rm -rf js/build/test # of tests that have moved
 	cd js && npm run --silent build
 
 .PHONY: addon
