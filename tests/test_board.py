@@ -35,7 +35,7 @@ def test_build_server_compiles_each_source_once(commands: list[tuple[str, ...]],
     made = board.build_server("aarch64-linux-gnu", tmp_path / "server")
     *compiled, linked = commands
     assert made == tmp_path / "server"
-    assert {Path(words[words.index("-c") + 1]).parent.name for words in compiled} == {*board.FOLDERS, "ir"}
+    assert {Path(words[words.index("-c") + 1]).parent.name for words in compiled} == {*board.FOLDERS, "farm", "ir"}
     assert len([word for word in linked if word.endswith(".o")]) == len(compiled) == len(set(compiled))
     assert all("aarch64-linux-gnu.2.17" in words for words in commands)
     commands.clear()
@@ -140,7 +140,7 @@ def test_build_server_for_android_calls_the_compiler_of_the_ndk(
     assert board.build_server(target, tmp_path / "server", ndk=ndk).is_file()
     *compiled, linked = (ndk / "toolchains/llvm/prebuilt/linux-x86_64/bin/words").read_text().splitlines()
     assert all(words.startswith(option + " ") for words in (*compiled, linked))
-    assert {Path(words.split(" -c ")[1].split()[0]).parent.name for words in compiled} == {*board.FOLDERS, "ir"}
+    assert {Path(words.split(" -c ")[1].split()[0]).parent.name for words in compiled} == {*board.FOLDERS, "farm", "ir"}
     assert {"-static-libstdc++", "-rdynamic"} <= set(linked.split())
     assert "-lpthread" not in linked.split()  # the threads are in Android's C library
 

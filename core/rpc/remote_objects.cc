@@ -46,8 +46,9 @@ PackedFunc MakeFunction(HandlePtr handle, const std::string& name, double timeou
   return ObjectRef::Steal<PackedFunc>(object);
 }
 
-// Null for a function that is not one of a session.
+// Null for a function that is not one of a session, and for none.
 RemoteFunction* RemoteFunctionOf(const PackedFunc& func) {
+  if (!func.defined()) return nullptr;
   PortcallFunctionInfo info;
   PortcallFunctionGetInfo(func.get(), &info);
   return info.call == RemoteFunction::Call ? static_cast<RemoteFunction*>(info.self) : nullptr;
@@ -479,6 +480,7 @@ Future SendCall(const PackedFunc& func, const TVMFFIAny* args, int32_t count) {
 
 // Calls a function, and does not wait for its result if that can be had later.
 Future StartCall(const PackedFunc& func, const TVMFFIAny* args, int32_t count) {
+  PORTCALL_CHECK(func.defined(), TypeError) << "expected a function to call, got None";
   Future future = SendCall(func, args, count);
   if (future.defined()) return future;
   future = Make<Future>();
@@ -649,7 +651,7 @@ PORTCALL_REGISTER_GLOBAL("portcall.rpc.LocalSession")
       return RootModule(MakeLocalSession(std::move(patterns), by_value));
     });
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.FunctionSession").set_body_typed([](PackedFunc func) {
-  RemoteFunction* remote = func.defined() ? RemoteFunctionOf(func) : nullptr;
+  RemoteFunction* remote = RemoteFunctionOf(func);
   return remote ? RootModule(remote->handle->session()) : Module();
 });
 // The same function with a time for each call, in seconds; and that time.
