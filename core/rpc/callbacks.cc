@@ -109,49 +109,33 @@ void Callbacks::Return() {
   elsewhere_ = false;
 }
 
-// Reads once. What is not for a callback is kept.
-void Callbacks::Read(Lock& lock) {
-  reading_ = true;
-  lock.unlock();
-  bool ended = false;
-  try {
-    if (!endpoint_->Collect()) {
-      auto [space, room] = endpoint_->Space();
-      size_t n = channel_->Receive(space, room, kNoDeadline);
-      endpoint_->Filled(n);
-      Count(&progress_->received, n);
-      endpoint_->Collect();
-      ended = n == 0;
-    }
-  } catch (const Error&) {  // the thread that serves finds the same
-    ended = true;
-  }
-  lock.lock();
-  if (ended) ended_ = true;
-  reading_ = false;
-  changed_.notify_all();
+// Receives once; false when the channel has ended.
+bool Callbacks::Receive() {
+  auto [space, room] = endpoint_->Space();
+  size_t n = channel_->Receive(space, room, kNoDeadline);
+  endpoint_->Filled(n);
+  Count(&progress_->received, n);
+  endpoint_->Collect();
+  return n != 0;
 }
 
-// Takes what has come, and does not wait for more.
-void Callbacks::ReadReady(Lock& lock) {
+// Reads: once, and waits for it, or what has come already. What is not for a callback is kept.
+void Callbacks::Read(Lock& lock, bool wait) {
   reading_ = true;
   lock.unlock();
-  bool ended = false;
+  bool open = true;
   try {
-    endpoint_->Collect();
-    for (int i = 0; i < kMostReads && !ended && channel_->WaitForInput(std::chrono::steady_clock::now()); ++i) {
-      auto [space, room] = endpoint_->Space();
-      size_t n = channel_->Receive(space, room, kNoDeadline);
-      endpoint_->Filled(n);
-      Count(&progress_->received, n);
-      endpoint_->Collect();
-      ended = n == 0;
+    const bool found = endpoint_->Collect();
+    if (wait && !found) open = Receive();
+    for (int i = 0; !wait && i < kMostReads && open; ++i) {
+      if (!channel_->WaitForInput(std::chrono::steady_clock::now())) break;
+      open = Receive();
     }
   } catch (const Error&) {  // the thread that serves finds the same
-    ended = true;
+    open = false;
   }
   lock.lock();
-  if (ended) ended_ = true;
+  if (!open) ended_ = true;
   reading_ = false;
   changed_.notify_all();
 }
@@ -302,7 +286,7 @@ void Callbacks::Wait(Waiting* waiting, const Take& take) {
     } else if (reading_ || wanted_) {
       changed_.wait(lock);
     } else {
-      Read(lock);
+      Read(lock, true);
     }
   }
 }
@@ -311,7 +295,7 @@ void Callbacks::Wait(Waiting* waiting, const Take& take) {
 
 void Callbacks::BeginCall(uint64_t number, bool interrupts) {
   Lock lock(mutex_);
-  if (!reading_) ReadReady(lock);
+  if (!reading_) Read(lock, false);
   const bool unwanted = cancelled_.count(number) != 0;
   cancelled_.erase(cancelled_.begin(), cancelled_.upper_bound(number));
   last_call_ = std::max(last_call_, number);
@@ -348,7 +332,7 @@ void Callbacks::Watch() {
     lock.lock();
     reading_ = false;
     changed_.notify_all();
-    if (input && !ended_) ReadReady(lock);
+    if (input && !ended_) Read(lock, false);
   }
 }
 

@@ -70,8 +70,8 @@ class Callbacks : public ClientFunctions, public std::enable_shared_from_this<Ca
   Any Call(uint64_t function, const TVMFFIAny* args, int32_t num_args);
   void Ask(Waiting* waiting, uint64_t function, const std::vector<CallResult>& args, const Take& take);
   void Wait(Waiting* waiting, const Take& take);
-  void Read(Lock& lock);
-  void ReadReady(Lock& lock);
+  bool Receive();
+  void Read(Lock& lock, bool wait);
   void Watch();
   void Cancel(uint64_t number);
   void Interrupt();
