@@ -28,7 +28,7 @@ HOUSE = [
         "__init__",
     ),
     ("inspect", "_elf _cursor", "_kernels", "_embedded", "_linkage _wasm", "_machine _seal", "_library", "__init__"),
-    ("tvm_ffi", "__init__", "libinfo", "__main__"),
+    ("tvm_ffi", "_load", "libinfo", "__init__", "__main__"),
     ("", "_compare board"),
     (
         "graph",
@@ -53,7 +53,8 @@ HOUSE = [
         "_reading _tiles _constants _resize _operators _contrib _heights _borders _subpixels _importer",
         "_simplify _dynamic",
         "_products _branches",
-        "_loops _hints",
+        "_loops",
+        "_hints",
         "_registers _padding _rows _elementwise _chain _default _transposes",
         "_convolution _window _winograd _matmul _integers _fusion",
         "_transposed",

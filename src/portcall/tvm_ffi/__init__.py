@@ -12,12 +12,10 @@ from __future__ import annotations
 
 import ctypes
 import enum
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
-from portcall import _module
 from portcall._container import Array, Dict, List, Map, Shape
 from portcall._core import Object
 from portcall._core import PackedFunc as Function
@@ -31,12 +29,14 @@ from portcall._function import (
     remove_global_func,
 )
 from portcall._function import register_func as register_global_func
-from portcall._module import Module, system_lib
+from portcall._module import IR_LIBRARY, Module, system_lib
 from portcall._renamed import no_attribute
 from portcall._tensor import Tensor, from_dlpack
 from portcall.ir._classes import register_object
 from portcall.ir._operations import first_mismatch as get_first_structural_mismatch
 from portcall.ir._operations import structural_equal, structural_hash
+from portcall.tvm_ffi import libinfo
+from portcall.tvm_ffi._load import load_module
 
 __all__ = [
     "Array",
@@ -93,26 +93,11 @@ class DLDeviceType(enum.IntEnum):
 
 def _abi_version() -> str:
     numbers = (ctypes.c_uint32 * 3)()
-    ctypes.CDLL(str(_module.IR_LIBRARY.with_name("libportcall.so"))).TVMFFIGetVersion(numbers)
+    ctypes.CDLL(str(IR_LIBRARY.with_name("libportcall.so"))).TVMFFIGetVersion(numbers)
     return ".".join(map(str, numbers))
 
 
 __version__ = _abi_version()  # of tvm-ffi's ABI that portcall follows
-
-
-def load_module(path: str | os.PathLike[str], keep_module_alive: bool = True) -> Module:
-    """Load a shared library, one that is linked with ``libtvm_ffi.so`` on portcall's runtime.
-
-    Parameters:
-        keep_module_alive: keep it for the life of the process.
-    """
-    module = _module.load_module(path, foreign="adopt")
-    if keep_module_alive:
-        _kept.append(module)
-    return module
-
-
-_kept: list[Module] = []
 
 
 def init_ffi_api(namespace: str, target_module_name: str | None = None) -> None:
@@ -138,8 +123,6 @@ def install() -> None:
             f"tvm_ffi of '{Path(getattr(known, '__file__', None) or '?').parent}' is imported already; call "
             "portcall.tvm_ffi.install() before that, or run python -m portcall.tvm_ffi script.py"
         )
-    from portcall.tvm_ffi import libinfo
-
     sys.modules["tvm_ffi"] = own
     sys.modules["tvm_ffi.libinfo"] = libinfo
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from portcall._module import Module
 from portcall.errors import ModuleLoadError
-from portcall.tvm_ffi import load_module
+from portcall.tvm_ffi._load import load_module
 
 __all__ = ["load_lib_module"]
 
