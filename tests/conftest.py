@@ -23,11 +23,12 @@ from hypothesis import settings
 
 import portcall
 import portcall.graph.ir
-import portcall.rpc
+import portcall.rpc.client._session  # the classes of errors that it registers stay
 from costs import SLOW, function_of
 from kernels import libraries as kernel_libraries
 from portcall import _core, testing, toolchain
 from portcall._module import SESSION_LIBRARY, VM_LIBRARY, load_plugin
+from portcall.rpc.server._objects import functions_for_objects
 from rpc import board
 
 ROOT = Path(__file__).parents[1]
@@ -166,6 +167,7 @@ def _other_libraries() -> None:
     portcall.ir.structural_equal(None, None)
     for library in (VM_LIBRARY, SESSION_LIBRARY):
         load_plugin(library)
+    functions_for_objects()  # kept for sessions with this process
     for kind in ("graph", "cuda", "opencl"):  # which touches no driver
         portcall.get_global_func("portcall.LoadPlugin")(kind)
 

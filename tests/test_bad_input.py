@@ -271,8 +271,6 @@ REGISTRATIONS = [
         "already registered"),
     Bad("a removal of nothing", lambda p: portcall.remove_global_func("portcall_test.x"), NotFound,
         "no global function is named"),
-    Bad("a conversion of a number", lambda p: portcall.convert(5), Argument, r"convert\(\) takes a callable, got int"),
-    Bad("a conversion of text", lambda p: portcall.convert("len"), Argument, r"convert\(\) takes a callable, got str"),
     Bad("a class of no error", lambda p: portcall.register_error("X", int), Argument, "takes a class of exceptions"),
     Bad("an error that ends programs", lambda p: portcall.register_error("X", SystemExit), Argument,
         "takes a class of exceptions"),

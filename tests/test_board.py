@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from portcall import board, toolchain
+from portcall import _compilers, board
 from portcall.cli import _progress, cli
 from portcall.errors import CompileError
 from portcall.inspect import this_machine
@@ -26,7 +26,7 @@ def commands(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str,
         ran.append(tuple(command))
         Path(command[-1]).touch()
 
-    monkeypatch.setattr(toolchain, "execute", execute)
+    monkeypatch.setattr(_compilers, "execute", execute)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return ran
 
@@ -102,7 +102,7 @@ def test_build_server_refuses_missing_files(commands: list[tuple[str, ...]], tmp
 
 
 def test_build_server_without_zig_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(toolchain, "zig_is_installed", lambda: False)
+    monkeypatch.setattr(_compilers, "zig_is_installed", lambda: False)
     with pytest.raises(CompileError, match="portcall\\[zig\\]"):
         board.build_server("aarch64-linux-gnu", tmp_path / "server")
 

@@ -47,6 +47,14 @@ def test_import_loads_no_heavy_module_of_the_standard_library() -> None:
     assert heavy & loaded_by("import portcall") == set()
 
 
+def test_processes_of_sessions_load_neither_the_client_nor_what_few_sessions_use() -> None:
+    heavy = {"asyncio", "random", "shutil", "ssl", "subprocess", "tarfile", "tempfile", "logging"}
+    unused = {f"portcall.rpc.{name}" for name in ("client._session", "client._connect", "server._supervisor")}
+    loaded = loaded_by("import portcall.rpc.server._zygote")
+    assert "portcall.rpc.server._worker" in loaded
+    assert (heavy | unused | {"portcall.ir", "portcall.toolchain"}) & loaded == set()
+
+
 def test_import_of_numpy_waits_for_arrays() -> None:
     code = """
 import portcall
@@ -170,7 +178,7 @@ def test_all_agrees_with_a_star_import() -> None:
     names: dict[str, object] = {}
     exec("from portcall import *", names)
     assert set(names) - {"__builtins__"} == set(portcall.__all__)
-    assert len(portcall.__all__) <= 38
+    assert len(portcall.__all__) <= 40
 
 
 def test_version_is_that_of_the_package() -> None:

@@ -17,18 +17,37 @@ CORE = ROOT / "core"
 # Every module of the package, from the bottom up: (folder, its lines from the bottom up). Modules of one line do not
 # import each other. `portcall` itself is the last line but one: it only names what others define.
 HOUSE = [
-    ("", "_folders errors _html _input _renamed _signature _timing extras", "_archive _plugins", "toolchain"),
-    ("bench", "_units", "_result", "_conditions", "__init__"),
-    ("", "_core", "_installation _dtype _container _function", "_future _device _arraylike", "_stream _tensor _module"),
+    ("", "_folders errors _html _input _renamed _signature _timing extras", "_archive _plugins", "_compilers"),
+    ("bench", "_units", "_statistics _comparison", "_result"),
+    (
+        "",
+        "_core",
+        "_installation _dtype _container",
+        "_function",
+        "_future _device _arraylike",
+        "_stream _tensor _module",
+        "_build_cache",
+        "_inline",
+        "toolchain",
+    ),
+    ("bench", "_compare _counts _conditions", "_verdict", "_measure", "_cooling _latency _sustained", "__init__"),
     (
         "ir",
         "_operations _printing _passes",
-        "_values _enum _annotations",
+        "_values _annotations",
+        "_enum _dataclass",
         "_classes",
         "__init__",
     ),
     ("inspect", "_elf _cursor", "_kernels", "_embedded", "_linkage _wasm", "_machine _seal", "_library", "__init__"),
-    ("tvm_ffi", "_load", "libinfo", "__init__", "__main__"),
+    ("tvm_ffi/utils", "kwargs_wrapper", "__init__"),
+    (
+        "tvm_ffi",
+        "_load container core dataclasses error registry serialization stream structural",
+        "cpp libinfo module",
+        "__init__",
+        "__main__",
+    ),
     ("", "_compare board"),
     (
         "graph",
@@ -55,7 +74,7 @@ HOUSE = [
         "_products _branches",
         "_loops",
         "_hints",
-        "_registers _padding _rows _elementwise _chain _default _transposes",
+        "_registers _padding _rows _elementwise _chain _default _planes _transposes",
         "_convolution _window _winograd _matmul _integers _fusion",
         "_transposed",
         "_lower",
@@ -88,7 +107,8 @@ HOUSE = [
     ),
     (
         "rpc/server",
-        "_directories _ended_sessions _log_writer _loop _messages _objects _options _session",
+        "_directories _ended_sessions _log_writer _loop _messages _options _session",
+        "_linking _objects",
         "_files _link _listen _log _program",
         "_connections _directory_process _worker _zygote_process",
         "_gate _hooks _pump",
@@ -124,13 +144,15 @@ HOUSE = [
     ),
     (
         "cli",
-        "_arguments _counts _errors _server_options",
+        "_arguments _errors _server_options",
         "_inputs _output _ready _store",
         "_command _progress",
         "_devices _isolate _remote _graph_report _onnx _onnx_report _vm_arguments _vm_report",
-        "_call _farm_check _farm_start _params_report",
+        "_call _farm_check _farm_start _params_report _stubs",
+        "_bench_ways",
+        "_bench_against",
         "_model",
-        "bench board bundle compile demo doctor farm help inspect remote run serve verify version",
+        "bench board bundle compile config demo doctor farm help inspect remote run serve stubs verify version",
         "__init__",
     ),
     ("", "__init__", "__main__"),
@@ -141,6 +163,7 @@ STRANGERS = [("graph", "rpc"), ("vm", "rpc"), ("vm", "graph")]
 
 # Imports inside of functions: optional dependencies, what only printing needs, and portcall's own (judged as all are).
 LATE_IMPORTS = {
+    "torch",  # of tvm_ffi.use_torch_stream, which is given torch's streams
     "numpy",
     "ml_dtypes",
     "onnxruntime",
@@ -149,6 +172,7 @@ LATE_IMPORTS = {
     "rich.table",
     "rich.text",
     "rich.tree",
+    "shutil",
 }
 
 # What the extra `peers` installs: tests that need it are marked so, and are collected without it.
@@ -381,7 +405,7 @@ FOLDER_LAYERS = [["facts"], ["bytes"], ["runtime"], ["classic"], ["loader"], ["r
 LIBRARY_FOLDERS = ["board", "devices", "ir", "session", "vm"]
 LINKED_FOLDERS = {"board": {"ir", "session"}, "session": {"ir", "loader"}, "web": {"ir"}}
 # Not part of a library: they may include everything.
-FREE_FOLDERS = ["tests", "fuzz"]
+FREE_FOLDERS = ["tests", "fuzz", "tvm_compat"]
 
 
 def includes(path: Path) -> list[str]:

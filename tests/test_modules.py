@@ -669,3 +669,28 @@ def test_from_functions_makes_a_module_of_functions_of_any_language() -> None:
 def test_from_functions_refuses_what_is_not_callable() -> None:
     with pytest.raises(errors.ArgumentError):
         portcall.Module.from_functions({"five": 5})  # type: ignore[dict-item]
+
+
+def test_export_library_writes_what_was_loaded(c_libraries: dict[str, Path], tmp_path: Path) -> None:
+    lib = portcall.load_module(c_libraries["modern"])
+    assert lib.is_runnable()
+    for write, name in ((lib.export_library, "a.so"), (lib.save, "b.so")):
+        write(tmp_path / name)
+        assert portcall.load_module(tmp_path / name)["answer"]() == 42
+    made = portcall.Module.from_functions({"f": len})
+    for write in (made.export_library, made.save):
+        with pytest.raises(ValueError, match="functions"):
+            write(tmp_path / "c.so")
+    assert not (tmp_path / "c.so").exists()
+
+
+def test_clear_imports_forgets_imported_modules(importing: Path, tmp_path: Path) -> None:
+    importer = portcall.load_module(importing)
+    importer.import_module(portcall.Module.from_functions({"portcall_test.from_import": lambda: 7}))
+    with pytest.raises(ValueError, match="functions"):
+        importer.export_library(tmp_path / "a.so")
+    importer.clear_imports()
+    assert importer.imported_modules == []
+    importer.export_library(tmp_path / "a.so")
+    with pytest.raises(RuntimeError):
+        importer["call_import"]()

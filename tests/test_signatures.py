@@ -107,7 +107,18 @@ def test_signature_reads_spellings_of_compilers(compiler: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "F = void]", "auto f() [F = void]", "{", '{"type_schema": 3}', "{}", "F = )]", "F = <)]"]
+    "text",
+    [
+        "",
+        "F = void]",
+        "auto f() [F = void]",
+        "{",
+        '{"type_schema": 3}',
+        "{}",
+        "F = )]",
+        "F = <)]",
+        pytest.param('{"type_schema": ' * 100_000, id="deep"),
+    ],
 )
 def test_signature_ignores_other_symbols(text: str) -> None:
     assert _signature.shown(text) in ("", "() -> ", "() -> <")

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import portcall
-from portcall import errors
+from portcall import errors, rpc
 from portcall._timing import DEFAULTS
 from portcall.bench import BenchmarkResult
 
@@ -283,3 +283,14 @@ def test_rpc_time_evaluator_names_missing_functions(name: str, preparation: str,
 def test_rpc_time_evaluator_names_a_missing_function_of_a_module(path: Path) -> None:
     with pytest.raises(ValueError, match=r"^the module has no function 'nothing' to time$"):
         rpc_time_evaluator(portcall.load_module(path), "nothing", 1, 0, 1, 1, 0, 100, 0, 1, 0, "")
+
+
+def test_time_evaluator_takes_any_function(counter: Counter) -> None:
+    result = portcall.time_evaluator(counter, number=3, repeat=2)(1, "a")
+    assert counter.calls == [(1, "a")] * 7  # one warms up
+    assert len(result.results) == 2
+    assert portcall.time_evaluator(portcall.get_global_func("testing.echo"), "cpu", number=2)(1).mean > 0
+    with rpc.LocalSession() as session:
+        assert portcall.time_evaluator(session["testing.echo"], number=2)(1).mean > 0
+    with pytest.raises(errors.ArgumentError):
+        portcall.time_evaluator(3)  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
 
 import portcall
-from portcall import errors, toolchain
+from portcall import _compilers, errors, toolchain
 from portcall.errors import CompileError
 
 PLAIN_C = "int twice(int value) { return 2 * value; }\n"
@@ -153,7 +153,7 @@ def test_create_shared_ends_a_compiler_that_hangs(tmp_path: Path, monkeypatch: p
     slow = write(tmp_path, "slow", "#!/bin/sh\nexec sleep 600\n")
     slow.chmod(0o755)
     monkeypatch.setenv("CC", str(slow))
-    monkeypatch.setattr(toolchain, "STEP_LIMIT", 0.1)
+    monkeypatch.setattr(_compilers, "STEP_LIMIT", 0.1)
     with pytest.raises(CompileError, match="no end after") as caught:
         toolchain.create_shared(write(tmp_path, "a.c", PLAIN_C), tmp_path / "a.so")
     assert caught.value.command[0] == str(slow)
@@ -284,7 +284,7 @@ def test_find_compiler_uses_zig_without_another_compiler(tmp_path: Path, monkeyp
 
 def test_find_compiler_without_any_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(toolchain, "zig_is_installed", lambda: False)
+    monkeypatch.setattr(_compilers, "zig_is_installed", lambda: False)
     with pytest.raises(CompileError, match=r"no c\+\+ compiler found; install one .* or the ziglang package"):
         toolchain.find_compiler()
     with pytest.raises(CompileError, match=r"'aarch64-linux-gnu' needs the ziglang package"):
@@ -341,6 +341,18 @@ def test_compilers_have_versions() -> None:
     for compiler in found:
         assert compiler.version()
         assert "does not run" not in compiler.version()
+
+
+def test_compiler_is_asked_for_its_version_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = tmp_path / "asked"
+    fake = write(tmp_path, "fake", f"#!/bin/sh\necho \"$@\" >> '{asked}'\necho GCC of the Free Software Foundation\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("CXX", str(fake))
+    for _ in range(2):
+        compiler = toolchain.find_compiler("c++")
+        assert "-fno-gnu-unique" in compiler.flags()
+        assert compiler.version() == "GCC of the Free Software Foundation"
+    assert asked.read_text().split() == ["--version"]
 
 
 def test_create_executable_of_c_runs_without_python(tmp_path: Path) -> None:

@@ -31,8 +31,9 @@ def test_tvm_ffi_names_are_those_of_portcall() -> None:
     assert ffi.register_object is portcall.register_object
     assert (ffi.DLDeviceType.kDLCUDA, ffi.DLDeviceType(1)) == (portcall.device("cuda").device_type, 1)
     assert [int(part) for part in ffi.__version__.split(".")][:2] == [0, 1]
-    with pytest.raises(AttributeError, match="StructuralKey"):
-        _ = ffi.StructuralKey
+    assert (ffi.float32, ffi.bool, type(ffi.int8)) == ("float32", "bool", ffi.dtype)
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = ffi.no_such_name
 
 
 def test_init_ffi_api_fills_a_module(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,7 +77,8 @@ except ImportError:
 del sys.modules["tvm_ffi"]
 portcall.tvm_ffi.install()
 portcall.tvm_ffi.install()
-import tvm_ffi.libinfo
+import tvm_ffi.libinfo, tvm_ffi.dataclasses, tvm_ffi.utils.kwargs_wrapper
+from tvm_ffi.container import Array
 print(tvm_ffi is portcall.tvm_ffi)
 """
     assert run("-c", script) == "True\n"

@@ -9,6 +9,7 @@
 
 #include "board/supervisor.h"
 #include "portcall/sha256.h"
+#include "session/admission.h"
 
 namespace portcall::board {
 
@@ -16,9 +17,6 @@ using namespace sha256;
 namespace {
 
 constexpr double kOverloadPause = 0.1;
-constexpr size_t kShownKey = 80;
-
-Words OurWords() { return {{"portcall", std::to_string(kExtensionVersion)}}; }
 
 }  // namespace
 
@@ -93,10 +91,10 @@ void Supervisor::OnHello(Connection* connection) {
       SendNow(connection, Reply(options_.key, answer));
       return Forget(connection);
     }
-    if (hello.portcall() && !hello.SpeaksOurVersion()) {
-      return Refuse(connection, "is a portcall client of another version: this side speaks version 1",
-                    Reply(options_.key, OurWords()));
-    }
+    CheckVersion(hello, options_.key);
+    if (options_.farm.empty()) CheckKey(hello, options_.key, secrets_->has_token());
+  } catch (const Refused& refused) {
+    return Refuse(connection, refused.why, refused.answer);
   } catch (const Error& error) {
     return Refuse(connection, std::string(error.message()), Refusal());
   }
@@ -105,21 +103,10 @@ void Supervisor::OnHello(Connection* connection) {
     connection->limit = limit;
     return AdmitFromFarm(connection, hello.key);
   }
-  if (hello.key != options_.key) {
-    return Refuse(connection,
-                  "asked for the key '" + hello.key.substr(0, kShownKey) + "'; this server has '" + options_.key + "'",
-                  Refusal());
-  }
-  if (secrets_->has_token() && !hello.portcall()) {
-    return Refuse(connection, "is a TVM client, which cannot prove that it knows the token", Refusal());
-  }
   const bool both = limit > 0 && options_.session_timeout > 0;
   connection->limit = both ? std::min(limit, options_.session_timeout) : std::max(limit, options_.session_timeout);
   if (!secrets_->has_token()) return Enqueue(connection);
-  Words words = OurWords();
-  words.emplace_back("auth", "token");
-  words.emplace_back("nonce", secrets_->Nonce());
-  const std::string reply = Reply(options_.key, words);
+  const std::string reply = Challenge(options_.key, secrets_->Nonce());
   connection->transcript = connection->received + reply;
   connection->received.clear();
   connection->state = State::kProving;
@@ -170,20 +157,11 @@ void Supervisor::ServeQueue() {
 }
 
 void Supervisor::Open(Connection* connection) {
-  Words words;
-  if (connection->portcall) {
-    words = OurWords();
-    if (!connection->features.empty()) words.emplace_back("features", Join(connection->features));
-    words.emplace_back("session", std::to_string(connection->number));
-    words.emplace_back("secret", secrets_->OfSession(connection->number));
-  }
-  if (secrets_->has_token()) {
-    Digest proof{};
-    const std::string text = secrets_->Proof("server", connection->transcript);
-    std::copy(text.begin(), text.end(), proof.begin());
-    words.emplace_back("proof", Hex(proof));
-  }
-  Fork(connection, Reply(options_.key, words));
+  const std::string proof = secrets_->has_token() ? secrets_->Proof("server", connection->transcript) : std::string();
+  Fork(connection,
+       Welcome(options_.key, connection->portcall, connection->features,
+               {{"session", std::to_string(connection->number)}, {"secret", secrets_->OfSession(connection->number)}},
+               proof));
   connection->state = State::kServing;
   connection->received.clear();
   connection->transcript.clear();

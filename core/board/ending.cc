@@ -10,9 +10,12 @@
 #include <cstring>
 #include <iterator>
 
+#include "bytes/byte_order.h"
 #include "portcall/c_api.h"
 
 namespace portcall::board {
+
+using bytes::BytesOf;
 namespace {
 
 const EndingKind& KindOf(const std::string& how) {
@@ -43,16 +46,10 @@ std::string SignalName(int number) {
   return "SIG" + std::to_string(number);
 }
 
-template <typename T> std::string LittleEndian(T value) {
-  std::string bytes(sizeof(value), '\0');
-  for (size_t i = 0; i < sizeof(value); ++i) bytes[i] = static_cast<char>(value >> (8 * i));
-  return bytes;
-}
-
 std::string ExceptionFrame(const std::string& text) {
-  std::string body = LittleEndian(static_cast<uint32_t>(Code::kException)) + LittleEndian<uint32_t>(1) +
-                     LittleEndian<uint32_t>(8) + LittleEndian<uint64_t>(text.size()) + text;
-  return LittleEndian<uint64_t>(body.size()) + body;
+  std::string body = BytesOf(static_cast<uint32_t>(Code::kException)) + BytesOf<uint32_t>(1) + BytesOf<uint32_t>(8) +
+                     BytesOf<uint64_t>(text.size()) + text;
+  return BytesOf<uint64_t>(body.size()) + body;
 }
 
 std::string ArgumentIn(const Argument& arg) {

@@ -6,13 +6,14 @@
 #include <cstdint>
 #include <string>
 
-#include "board/hello.h"
 #include "facts/progress.h"
 #include "facts/server.h"
+#include "session/hello.h"
 
 namespace portcall::board {
 
-using facts::Progress;
+using namespace session;
+using namespace facts;  // what a session says of itself, how it ends
 
 struct Ending {
   std::string how;  // a name of facts::kEndings; empty: none

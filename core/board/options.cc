@@ -2,19 +2,28 @@
 #include "board/options.h"
 
 #include <arpa/inet.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <climits>
+#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
-#include "board/hello.h"
 #include "facts/options.h"
 #include "facts/server.h"
+#include "facts/wire.h"
 #include "portcall/error.h"
+#include "session/descriptor.h"
+#include "session/text.h"
 
 namespace portcall::board {
+
+using namespace facts;
 namespace {
 
 constexpr const char* kUsage = R"(Usage: portcall-server [OPTIONS]
@@ -75,19 +84,15 @@ int64_t ReadNumber(const std::string& text, int64_t most) {
 
 std::vector<std::string> Paths(const std::string& text) {
   char here[PATH_MAX] = "";
-  std::vector<std::string> paths;
-  for (size_t at = 0; at < text.size();) {
-    const size_t end = std::min(text.find(':', at), text.size());
-    std::string path = text.substr(at, end - at);
-    if (!path.empty() && path[0] != '/' && getcwd(here, sizeof(here))) path.insert(0, "/").insert(0, here);
-    if (!path.empty()) paths.push_back(path);
-    at = end + 1;
+  std::vector<std::string> paths = session::Split(text, ":");
+  for (std::string& path : paths) {
+    if (path[0] != '/' && getcwd(here, sizeof(here))) path.insert(0, "/").insert(0, here);
   }
   return paths;
 }
 
 // HOST:PORT, several with commas between; a port may be left out.
-std::vector<std::pair<std::string, std::string>> ReadAddresses(const std::string& all) {
+std::vector<std::pair<std::string, std::string>> ReadAddresses(const std::string& all, const std::string& otherwise) {
   std::vector<std::pair<std::string, std::string>> addresses;
   for (size_t at = 0; at <= all.size();) {
     const size_t end = std::min(all.find(',', at), all.size());
@@ -99,8 +104,9 @@ std::vector<std::pair<std::string, std::string>> ReadAddresses(const std::string
     if (six && host.back() == ']') host = host.substr(1, host.size() - 2);
     PORTCALL_CHECK(!host.empty(), ValueError)
         << "the address '" << text << "' is not of the form host:port or [v6]:port";
-    const std::string port = has_port ? text.substr(colon + 1) : std::to_string(kFarmPort);
-    PORTCALL_CHECK(ReadNumber(port, 65535) > 0, ValueError) << "invalid port " << port << " (must be 1-65535)";
+    const std::string port = has_port ? text.substr(colon + 1) : otherwise;
+    PORTCALL_CHECK((!has_port && port.empty()) || ReadNumber(port, 65535) > 0, ValueError)
+        << "invalid port " << port << " (must be 1-65535)";
     addresses.emplace_back(host, port);
     at = end + 1;
   }
@@ -134,8 +140,9 @@ bool SetValue(Options* to, const std::string& name, const std::string& value) {
   else if (name == "--memory-limit") to->memory_limit = ReadSize(value);
   else if (name == "--disk-limit") to->disk_limit = ReadSize(value);
   else if (name == "--max-frame") to->max_frame = ReadSize(value);
-  else if (name == "--farm") to->farm = ReadAddresses(value);
+  else if (name == "--farm") to->farm = ReadAddresses(value, std::to_string(kFarmPort));
   else if (name == "--place") to->place = value;
+  else if (name == "--custom-addr") to->custom_addr = ReadAddresses(value, "").at(0);
   else if (name == "--tag") to->tags.push_back(value);
   else if (name == "--check") to->check = value;
   else if (name == "--prepare") to->prepare = value;
@@ -147,17 +154,45 @@ bool SetValue(Options* to, const std::string& name, const std::string& value) {
   return true;
 }
 
+// Returns a name for a place that no other server of this machine has: `name`, or that and a number. A socket without a
+// file, which stays open as long as this process, keeps it from them, so who was killed has its name again at its next
+// start. `portcall serve` does the same.
+std::string FreeName(const Options& options, const std::string& name) {
+  constexpr size_t kMostLock = 90;
+  const std::string farm = options.farm[0].first + ":" + options.farm[0].second + " ";
+  for (int number = 1;; ++number) {
+    const std::string tried = number == 1 ? name : name + "-" + std::to_string(number);
+    const std::string whole = farm + tried;
+    const std::string text = "portcall-place " + whole.substr(whole.size() - std::min(kMostLock, whole.size()));
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::memcpy(address.sun_path + 1, text.data(), text.size());
+    const socklen_t size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + text.size());
+    session::Descriptor lock(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    if (bind(lock.get(), reinterpret_cast<sockaddr*>(&address), size) == 0) {
+      lock.Release();
+      return tried;
+    }
+    if (errno != EADDRINUSE) throw session::SystemError("cannot keep the name of the place " + tried);
+  }
+}
+
 void SetDefaults(Options* options) {
   const bool joins = !options->farm.empty();
   if (options->port < 0) options->port = joins ? 0 : kPort;  // the farm tells the address
   char name[256] = "";
   gethostname(name, sizeof(name) - 1);
-  if (joins && options->place.empty()) options->place = std::string(name) + "-" + options->key;
+  if (joins && options->place.empty()) options->place = FreeName(*options, std::string(name) + "-" + options->key);
 }
 
 void CheckOptions(const Options& options) {
   if (!options.farm.empty()) {
     PORTCALL_CHECK(!options.key.empty(), ValueError) << "a place of a farm needs a key, such as --key rasp4";
+  }
+  if (!options.custom_addr.first.empty()) {
+    PORTCALL_CHECK(!options.farm.empty(), ValueError)
+        << "--custom-addr is the address that a farm tells its clients: it needs --farm";
+    PORTCALL_CHECK(!options.relay, ValueError) << "--custom-addr and --relay exclude each other";
   }
   PORTCALL_CHECK(options.key.find_first_of(facts::kBlanks) == std::string::npos, ValueError)
       << "the key '" << options.key << "' contains whitespace, which the protocol cannot carry";

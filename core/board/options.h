@@ -17,6 +17,7 @@ namespace portcall::board {
 struct Options {
   std::string host = "127.0.0.1", unix_path, key, token_file, work_dir, ready_file;
   std::string place, check, prepare, clean;
+  std::pair<std::string, std::string> custom_addr;        // where clients reach the server; the port may be empty
   std::vector<std::pair<std::string, std::string>> farm;  // hosts and ports; empty for none
   int64_t port = -1, port_end = 0;
   std::vector<std::string> libraries, expose, tags;

@@ -62,10 +62,10 @@ int Serve(SessionStart start, const SessionOptions& options) {
   setrlimit(RLIMIT_NOFILE, &options.files);
   LimitResources(options.server.memory_limit, options.server.disk_limit);
   const auto limit = static_cast<uint64_t>(options.server.disk_limit);
-  auto folder = std::make_shared<Folder>(start.directory + "/files", limit);
+  auto folder = std::make_shared<Folder>(limit);
+  folder->Enter(start.directory + "/files", start.contents);
   Register(FilesOf(folder));
-  if (options.server.farm.empty())
-    Register(ContentsOf(folder, start.contents, limit));  // a farm's clients are strangers
+  if (options.server.farm.empty()) Register(ContentsOf(folder, limit));  // a farm's clients are strangers
   if (options.server.unix_path.empty()) Tune(start.client.get());
   SendReply(start.client.get(), start.reply);
   const bool by_value = start.features.find("values") != std::string::npos;
@@ -112,7 +112,7 @@ std::vector<std::string> LoadLibraries(const Options& options) {
   RegisterStandardNames();
   RegisterContainerNames();
   RegisterValues();
-  RegisterObjects();
+  Register(ObjectFunctions());
   std::vector<std::string> patterns(std::begin(facts::kOffered), std::end(facts::kOffered));
   patterns.insert(patterns.end(), options.expose.begin(), options.expose.end());
   for (const std::string& name : Registry::ListNames()) {

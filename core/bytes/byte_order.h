@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <string>
 
 #include "portcall/dlpack.h"
 
@@ -50,6 +51,12 @@ template <typename T> T NumberAt(const char* bytes) {
   T value;
   std::memcpy(&value, bytes, sizeof(value));
   return Ordered(value);
+}
+
+// The bytes of a number, which NumberAt reads.
+template <typename T> std::string BytesOf(T value) {
+  value = Ordered(value);
+  return {reinterpret_cast<const char*>(&value), sizeof(value)};
 }
 
 }  // namespace portcall::bytes

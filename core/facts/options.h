@@ -35,10 +35,12 @@ constexpr char kOptions[] = R"(
   --farm HOST:PORT          Be a place of this farm, whose clients alone come
                             in; the token is the farm's (PORTCALL_FARM_TOKEN).
   --place NAME              The name of the place; by default that of this
-                            machine and the key.
+                            machine and the key, numbered from the second on.
   --tag NAME[=VALUE]        A label of the place. Can be repeated.
   --relay                   Let clients come through the farm only, as behind
                             NAT.
+  --custom-addr HOST[:PORT] Where clients of the farm reach this server, if not
+                            at its own address: that of a router in front.
   --check COMMAND           Runs before each lease; if it fails, another board
                             is used.
   --prepare COMMAND         Runs before each lease, such as one that flashes a

@@ -98,7 +98,7 @@ enum class Code : int32_t {
 
 // Accepted.
 constexpr int32_t kMagic = 0xFF271;
-// A server of that key waits already (said by proxies); the connection closes.
+// A server, or another client, of that key waits already (said by proxies); the connection closes.
 constexpr int32_t kDuplicate = 0xFF272;
 // There is no server of that key here; the connection closes.
 constexpr int32_t kMismatch = 0xFF273;

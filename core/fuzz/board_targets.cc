@@ -6,16 +6,17 @@
 #include <string>
 #include <string_view>
 
-#include "board/hello.h"
 #include "board/log.h"
 #include "fuzz/targets.h"
 #include "graph/plan.h"
 #include "session/folder.h"
 #include "session/graph_json.h"
+#include "session/hello.h"
 #include "session/json.h"
 
 using namespace portcall;
 using namespace portcall::board;
+using namespace portcall::session;
 
 namespace {
 

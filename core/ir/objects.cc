@@ -99,6 +99,15 @@ PORTCALL_REGISTER_GLOBAL("portcall.ir.CreateObject").set_body([](Args args, RetV
   *rv = ObjectRef::Steal(handle);
 });
 
+// Adds a method to a type: its index, the name, the text about it, metadata, whether it is static, and the function.
+PORTCALL_REGISTER_GLOBAL("portcall.ir.AddMethod")
+    .set_body_typed([](int32_t index, String name, String doc, String metadata, bool is_static, PackedFunc function) {
+      const Any method = function;
+      const int64_t flags = is_static ? kTVMFFIFieldFlagBitMaskIsStaticMethod : 0;
+      const TVMFFIMethodInfo info = {ToByteArray(name), ToByteArray(doc), ToByteArray(metadata), flags, method.cell()};
+      Check(TVMFFITypeRegisterMethod(index, &info));
+    });
+
 // ---- Lists, Dicts and Shapes --------------------------------------------------------------------------------------
 
 // Their size, and the items at a place or of a key, are those of ffi.ArraySize, ffi.MapGetItem and so on.

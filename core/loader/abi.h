@@ -8,7 +8,8 @@
 
 namespace portcall::loader {
 
-constexpr const char* kPrefix = "__tvm_ffi_";     // in front of exported functions
+constexpr const char* kPrefix = "__tvm_ffi_";  // in front of exported functions
+constexpr const char* kDoc = "_doc_";  // in front of a function's name: a function that returns its documentation
 constexpr const char* kReserved = "__tvm_ffi__";  // in front of names that belong to the compiler
 // Variables for the library's own module, by era.
 constexpr const char* kModuleContexts[] = {"__tvm_ffi__library_ctx", "__tvm_ffi_library_ctx", "__tvm_module_ctx"};

@@ -138,7 +138,7 @@ class LibraryNode : public ModuleNode {
     if (is_empty()) return nullptr;
     if (library_->abi() == Abi::kClassic || library_->abi() == Abi::kPlain) return GetClassic(name, self);
     std::string symbol = library_->abi() == Abi::kModern21 ? name : kPrefix + name;
-    if (IsReserved(symbol)) return nullptr;
+    if (IsReserved(symbol) && name.rfind(kDoc, 0) != 0) return nullptr;
     void* address = library_->FindFunction(symbol);
     if (!address) return nullptr;
     auto call = reinterpret_cast<TVMFFISafeCallType>(address);

@@ -147,6 +147,11 @@ PORTCALL_REGISTER_GLOBAL("ffi.ModuleInspectSource").set_body_typed([](Module m, 
   return Bytes(NodeOf(m)->impl->GetSource(format));
 });
 PORTCALL_REGISTER_GLOBAL("ffi.ModuleImports").set_body_typed(ImportsOf);
+PORTCALL_REGISTER_GLOBAL("ffi.ModuleClearImports").set_body_typed([](Module m) {
+  ModuleImpl* node = NodeOf(m);
+  std::lock_guard<std::mutex> lock(node->mutex);
+  node->imports.clear();
+});
 PORTCALL_REGISTER_GLOBAL("portcall.ModuleEntryName").set_body_typed([](Module m) {
   return NodeOf(m)->impl->EntryName();
 });

@@ -11,12 +11,11 @@
 namespace portcall::loader {
 namespace {
 
-constexpr std::pair<const char*, const char*> kBesideCore[] = {{"relax.VMExecutable", "libportcall_vm.so"},
-                                                               {"graph", "libportcall_graph.so"},
-                                                               {"session", "libportcall_session.so"},
-                                                               {"opencl", "libportcall_opencl.so"},
-                                                               {"cuda", "libportcall_cuda.so"},
-                                                               {"cuda_host", "libportcall_cuda.so"}};
+constexpr std::pair<const char*, const char*> kBesideCore[] = {
+    {"relax.VMExecutable", "libportcall_vm.so"}, {"graph", "libportcall_graph.so"},
+    {"session", "libportcall_session.so"},       {"ir", "libportcall_ir.so"},
+    {"opencl", "libportcall_opencl.so"},         {"cuda", "libportcall_cuda.so"},
+    {"cuda_host", "libportcall_cuda.so"}};
 
 std::string FindInEnvironment(const std::string& kind) {
   const char* given = std::getenv("PORTCALL_DEVICES");
@@ -47,7 +46,9 @@ PORTCALL_REGISTER_GLOBAL("portcall.LoadPlugin").set_body_typed(LoadPlugin);
 constexpr std::pair<const char*, const char*> kOpened[] = {
     {"portcall.graph.create", "graph"},     {"portcall.graph.create_factory", "graph"},
     {"portcall.graph.check_plan", "graph"}, {"portcall.OpenBundle", "graph"},
-    {"portcall.rpc.Connect", "session"},    {"portcall.rpc.OpenSocket", "session"}};
+    {"portcall.rpc.Connect", "session"},    {"portcall.rpc.OpenSocket", "session"},
+    {"portcall.rpc.Admit", "session"},      {"portcall.rpc.Listen", "session"},
+    {"portcall.rpc.conditions", "session"}};
 [[maybe_unused]] const bool plugins_are_known = [] {
   for (const auto& [name, kind] : kOpened) {
     if (Registry::Get(name).defined()) continue;

@@ -59,8 +59,8 @@ Tensor AllocBlock(DLDevice device, uint64_t nbytes, uint64_t alignment, DLDataTy
 
 class LocalSession : public Session {
  public:
-  LocalSession(std::vector<std::string> patterns, bool by_value, facts::Call* record)
-      : patterns_(std::move(patterns)), by_value_(by_value), record_(record) {}
+  LocalSession(std::vector<std::string> patterns, bool by_value, facts::Call* record, SeeResult see_result)
+      : patterns_(std::move(patterns)), by_value_(by_value), record_(record), see_result_(std::move(see_result)) {}
   ~LocalSession() override { FreeStreams(); }
 
   uint64_t GetFunction(std::string_view name) override {
@@ -84,6 +84,7 @@ class LocalSession : public Session {
     Recording recording{record_};
     if (record_) BeginCall(record_, info.name, values, cells.size());
     Any value = CallOf(func, info, values, static_cast<int32_t>(cells.size()));
+    if (see_result_) see_result_(value);
     SetResult(std::move(value), result,
               info.flags & kPortcallFunctionPython ? Save::kWherePossible : Save::kWithoutTensors);
   }
@@ -375,6 +376,7 @@ class LocalSession : public Session {
   std::vector<std::string> patterns_;
   bool by_value_;
   facts::Call* record_;
+  SeeResult see_result_;
   HandleTable handles_;
   mutable std::mutex streams_mutex_;
   std::map<uint64_t, DLDevice> stream_devices_;
@@ -384,8 +386,9 @@ class LocalSession : public Session {
 
 }  // namespace
 
-std::shared_ptr<Session> MakeLocalSession(std::vector<std::string> patterns, bool by_value, facts::Call* record) {
-  return std::make_shared<LocalSession>(std::move(patterns), by_value, record);
+std::shared_ptr<Session> MakeLocalSession(std::vector<std::string> patterns, bool by_value, facts::Call* record,
+                                          SeeResult see_result) {
+  return std::make_shared<LocalSession>(std::move(patterns), by_value, record, std::move(see_result));
 }
 
 Any ToValueBytes(const TVMFFIAny& value, Save save, int position) {

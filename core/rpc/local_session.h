@@ -15,9 +15,10 @@ namespace portcall::rpc {
 
 // This process as a session. `patterns` name the global functions that it offers ("testing.*"); asking for another one
 // is an error that says how to offer it. `record` is told which call runs; `by_value`: results that can be
-// saved are sent as they are.
+// saved are sent as they are. `see_result` sees the result of each call first: what it throws leaves the call.
+using SeeResult = std::function<void(const Any&)>;
 std::shared_ptr<Session> MakeLocalSession(std::vector<std::string> patterns, bool by_value = false,
-                                          facts::Call* record = nullptr);
+                                          facts::Call* record = nullptr, SeeResult see_result = {});
 
 // An object in its binary form, as Bytes; None where it has none. What Python registers makes it. `position`: of the
 // argument that it is, for the error.

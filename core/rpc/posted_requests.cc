@@ -24,7 +24,7 @@ void PostedRequests::Post(Lock& lock, Code code, uint64_t target, const WriteBod
   SendQueue::Mark start = out.End();
   size_t before = out.size();
   uint64_t callback = connection_.CurrentCallback();
-  if (deadline != kNoDeadline && connection_.cancels() && !callback) NumberCall(deadline);
+  NumberCall(deadline);
   try {
     Writer writer = out.Lend(nullptr);
     writer.BeginPosted(code, target, callback);
@@ -72,6 +72,7 @@ void PostedRequests::SendLoop() {
 }
 
 void PostedRequests::NumberCall(Deadline deadline) {
+  if (deadline == kNoDeadline || !connection_.cancels() || connection_.CurrentCallback()) return;
   Writer writer = connection_.out().Copy();
   writer.Begin(Code::kNumberCall);
   writer.Put<uint64_t>(++last_number_);

@@ -31,7 +31,8 @@ class PostedRequests {
   // Writes a request whose answer says that all before it is done, so that what is on its way fits into the peer's memory.
   // `report`: it tells the errors of what was posted, too, unless something else has told them.
   void WriteFence(bool report);
-  // Numbers the call that is written next, so that it is cancelled at its deadline, unless it was answered before.
+  // Numbers the call that is written next, so that it is cancelled at its deadline, unless it was answered before. Does
+  // nothing without a deadline, inside of a callback, and with a server that cannot cancel.
   void NumberCall(Deadline deadline);
   uint64_t last_number() const { return last_number_; }
   void Answered(uint64_t last_number);  // and all calls before

@@ -496,9 +496,10 @@ Future StartCall(const PackedFunc& func, const TVMFFIAny* args, int32_t count) {
 
 constexpr size_t kMaxMapped = 512;  // calls on their way: so many may run after one that fails
 
-// Calls a function once for each row: `args` has the number of a row's arguments, and these, for all rows. Adds the results
-// to `results`, in order; after an error, which is thrown when the calls on their way are over, no more are begun.
-void MapCalls(const PackedFunc& func, List<Any> results, const TVMFFIAny* args, int32_t count) {
+// Calls a function once for each row: `args` has the number of a row's arguments, the function, and these, for all rows.
+// Adds the results to `results`, in order; after an error, which is thrown when the calls on their way are over, no more
+// are begun.
+void MapCalls(List<Any> results, const TVMFFIAny* args, int32_t count) {
   std::vector<Future> calls;
   size_t taken = 0;
   std::exception_ptr failure;
@@ -516,16 +517,17 @@ void MapCalls(const PackedFunc& func, List<Any> results, const TVMFFIAny* args, 
   };
   while (count > 0 && !failure) {
     int64_t size = args->type_index == kTVMFFIInt ? args->v_int64 : -1;
-    if (size < 0 || size >= count) throw Error("ValueError", "a row that is not whole");
+    if (size < 0 || size + 1 >= count) throw Error("ValueError", "a row that is not whole");
     try {
-      calls.push_back(StartCall(func, args + 1, static_cast<int32_t>(size)));
+      const auto func = Args(args, count, "map")[1].cast<PackedFunc>();
+      calls.push_back(StartCall(func, args + 2, static_cast<int32_t>(size)));
       take(calls.back()->call ? kMaxMapped : 0);
     } catch (const Error&) {  // the call was not begun
       take(0);
       if (!failure) failure = std::current_exception();
     }
-    args += size + 1;
-    count -= static_cast<int32_t>(size) + 1;
+    args += size + 2;
+    count -= static_cast<int32_t>(size) + 2;
   }
   take(0);
   if (failure) std::rethrow_exception(failure);
@@ -631,7 +633,7 @@ PORTCALL_REGISTER_GLOBAL("portcall.StartCall").set_body([](Args args, RetValue* 
   *result = StartCall(args[0].cast<PackedFunc>(), args.cells() + 1, args.size() - 1);
 });
 PORTCALL_REGISTER_GLOBAL("portcall.MapCalls").set_body([](Args args, RetValue*) {
-  MapCalls(args[0].cast<PackedFunc>(), args[1].cast<List<Any>>(), args.cells() + 2, args.size() - 2);
+  MapCalls(args[0].cast<List<Any>>(), args.cells() + 1, args.size() - 1);
 });
 PORTCALL_REGISTER_GLOBAL("portcall.FutureResult").set_body_typed(FutureResult);
 // The same; None where the call would be waited for.

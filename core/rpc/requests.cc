@@ -93,7 +93,7 @@ void Requests::Submit(Pending* request, const WriteBody& write) {
   size_t before = link_.out().size();
   posted_.WriteFrees();
   SendQueue::Mark start = link_.out().End();
-  if (request->deadline != kNoDeadline && cancels() && !request->callback) posted_.NumberCall(request->deadline);
+  posted_.NumberCall(request->deadline);
   request->last_number = posted_.last_number();
   try {
     Writer writer = link_.out().Lend(nullptr);  // what the caller gave stays until it is sent

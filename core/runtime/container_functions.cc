@@ -17,6 +17,11 @@ PORTCALL_REGISTER_GLOBAL("ffi.Array").set_body([](Args args, RetValue* rv) {
   Check(PortcallArrayCreate(args.cells(), args.size(), &handle));
   *rv = ObjectRef::Steal(handle);
 });
+PORTCALL_REGISTER_GLOBAL("ffi.Shape").set_body([](Args args, RetValue* rv) {
+  std::vector<int64_t> extents(args.size());
+  for (int i = 0; i < args.size(); ++i) extents[i] = args[i].cast<int64_t>();
+  *rv = Shape(extents);
+});
 PORTCALL_REGISTER_GLOBAL("ffi.ArraySize").set_body_typed([](Array<Any> array) {
   return static_cast<int64_t>(array.size());
 });

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <string>
+#include <string_view>
 
 #include "runtime/foreign.h"
 #include "runtime/node.h"
@@ -59,7 +60,7 @@ void Raise(ObjectRef error) noexcept {
 
 // Compiled code reports a failure. Failing to build the error must not hide that there was one: callers read a nonzero
 // return without an error as a RuntimeError.
-void RaiseFromCode(const char* kind, const char* message) noexcept {
+void RaiseFromCode(const char* kind, std::string_view message) noexcept {
   try {
     Raise(ObjectRef::Steal(NewCountedNode<ErrorImpl>(0, kind, message, "", nullptr, nullptr)));
   } catch (...) {
@@ -92,7 +93,7 @@ void TVMFFIErrorSetRaisedFromCStrParts(const char* kind, const char** parts, int
   for (int32_t i = 0; i < num_parts; ++i) {
     if (parts[i]) message += parts[i];
   }
-  RaiseFromCode(kind ? kind : "RuntimeError", message.c_str());
+  RaiseFromCode(kind ? kind : "RuntimeError", message);
 }
 
 void TVMFFIErrorMoveFromRaised(TVMFFIObjectHandle* out) {
@@ -123,8 +124,9 @@ const TVMFFIByteArray* TVMFFIBacktrace(const char* file, int line, const char* f
   char text[1024];
   int n = std::snprintf(text, sizeof(text), "  File \"%s\", line %d, in %s\n", file ? file : "<unknown>", line,
                         function ? function : "<unknown>");
-  kept.assign(text, n < 0 ? 0 : std::min(static_cast<size_t>(n), sizeof(text) - 1));
-  if (kept.size() == sizeof(text) - 1) kept.back() = '\n';  // cut short, but a line all the same
+  const size_t size = n < 0 ? 0 : std::min(static_cast<size_t>(n), sizeof(text) - 1);
+  if (size == sizeof(text) - 1) text[size - 1] = '\n';  // cut short, but a line all the same
+  kept.assign(text, size);
   bytes = {kept.data(), kept.size()};
   return &bytes;
 }

@@ -141,17 +141,18 @@ Any CopyRow(const ObjectRef& from) {
 
 TVMFFIObject* CreateOfCells(const TVMFFITypeInfo& type, const TVMFFIAny* values, int32_t num_values) {
   size_t n = NumCells(type);
-  PORTCALL_CHECK(static_cast<size_t>(num_values) == n, TypeError)
+  PORTCALL_CHECK(!values || static_cast<size_t>(num_values) == n, TypeError)
       << ToView(type.type_key) << " has " << n << " fields, got " << num_values << " values";
   RowImpl* row = NewRow(type.type_index, n);
   ObjectRef owner = ObjectRef::Steal(row);
   size_t i = 0;
   ForEachField(type, [&](const TVMFFIFieldInfo& field) {
-    const TVMFFIAny& value = values[i];
+    const TVMFFIAny* value = values && values[i].type_index != kTVMFFIUnchanged ? &values[i] : nullptr;
     Any* cell = row->cells() + i++;
-    if (value.type_index != kTVMFFIUnchanged) {
-      if (!Fit(field, value, cell)) ThrowMisfit(type, field, value);
-    } else {
+    if (value) {
+      if (!Fit(field, *value, cell)) ThrowMisfit(type, field, *value);
+    } else if (field.flags & kTVMFFIFieldFlagBitMaskHasDefault ||
+               (values && !(field.flags & kTVMFFIFieldFlagBitMaskInitOff))) {
       Any made = DefaultOf(type, field);
       if (!Fit(field, made.cell(), cell)) ThrowMisfit(type, field, made.cell());
     }
@@ -206,6 +207,7 @@ TVMFFIObject* CreateByCreator(const TVMFFITypeInfo& type, const TVMFFIAny* value
   TVMFFIObjectHandle handle = nullptr;
   Check(metadata->creator(&handle));
   ObjectRef owner = ObjectRef::Steal(handle);
+  if (!values) return owner.release();
   int32_t i = 0;
   ForEachField(type, [&](const TVMFFIFieldInfo& field) {
     PORTCALL_CHECK(i < num_values, TypeError) << ToView(type.type_key) << " has more than " << num_values << " fields";

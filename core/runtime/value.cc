@@ -6,7 +6,6 @@
 #include <charconv>
 #include <cstring>
 
-#include "portcall/tensor.h"
 #include "runtime/node.h"
 
 namespace portcall {

@@ -23,6 +23,8 @@
 #include "portcall/module.h"
 #include "portcall/sha256.h"
 #include "session/descriptor.h"
+#include "session/files.h"
+#include "session/text.h"
 
 namespace portcall::session {
 
@@ -86,22 +88,12 @@ Descriptor OpenSocket(const std::string& address, double timeout) {
   return made;
 }
 
-// Calls take(part) for each part of a text.
-template <typename Take> void Split(std::string_view text, char separator, Take take) {
-  for (;;) {
-    const size_t end = text.find(separator);
-    take(text.substr(0, end));
-    if (end == text.npos) return;
-    text.remove_prefix(end + 1);
-  }
-}
-
 // The value of a word such as -auth=token; empty where there is none.
-std::string_view OptionOf(std::string_view words, std::string_view name) {
-  std::string_view found;
-  Split(words, ' ', [&](std::string_view word) {
-    if (word.substr(0, name.size()) == name) found = word.substr(name.size());
-  });
+std::string OptionOf(std::string_view words, std::string_view name) {
+  std::string found;
+  for (const std::string& word : Split(words, " ")) {
+    if (word.compare(0, name.size(), name) == 0) found = word.substr(name.size());
+  }
   return found;
 }
 
@@ -109,11 +101,11 @@ class Handshake {
  public:
   Handshake(int fd, const std::string& address, double timeout) : fd_(fd), address_(address), timeout_(timeout) {}
 
-  // Returns the extensions that both sides have.
-  std::vector<std::string> Run(const std::string& key, const std::string& token) {
+  // Returns those of the extensions that both sides have.
+  std::vector<std::string> Run(const std::string& key, const std::string& token, const std::string& extensions) {
     const std::string words = "client:" + key + " -portcall=" + std::to_string(kExtensionVersion) +
-                              " -features=callback,pipeline -nonce=" + Nonce();
-    Send(Number(kMagic) + Number(static_cast<int32_t>(words.size())) + words);
+                              " -features=" + extensions + " -nonce=" + Nonce();
+    Send(bytes::BytesOf(kMagic) + bytes::BytesOf(static_cast<int32_t>(words.size())) + words);
     std::string reply = ReadReply(key);
     const bool asked = OptionOf(reply, "-auth=") == "token";
     if (asked != !token.empty()) {
@@ -131,9 +123,10 @@ class Handshake {
       }
     }
     std::vector<std::string> features;
-    Split(OptionOf(reply, "-features="), ',', [&](std::string_view name) {
-      if (name == "callback" || name == "pipeline") features.emplace_back(name);
-    });
+    const std::vector<std::string> ours = Split(extensions, ",");
+    for (const std::string& name : Split(OptionOf(reply, "-features="), ",")) {
+      if (std::find(ours.begin(), ours.end(), name) != ours.end()) features.push_back(name);
+    }
     return features;
   }
 
@@ -143,10 +136,6 @@ class Handshake {
     std::string text;
     for (int i = 0; i < 32; ++i) text += "0123456789abcdef"[random() & 15];
     return text;
-  }
-  static std::string Number(int32_t value) {
-    value = bytes::Ordered(value);
-    return {reinterpret_cast<const char*>(&value), sizeof(value)};
   }
 
   [[noreturn]] void Refuse(const std::string& why) const { throw Error("AuthenticationError", address_ + ": " + why); }
@@ -201,23 +190,43 @@ class Handshake {
   std::string transcript_;  // all bytes that both sides said
 };
 
-// A session with a server at "host:port", "[v6]:port" or "unix:/path"; `timeout` is that of each step of the handshake.
-Module Connect(std::string address, std::string key, std::string token, double timeout, double call_timeout) {
+// Whether objects can travel by value: libportcall_ir, if it is beside the core, saves and reads them.
+bool ValuesAreKnown() {
+  if (Registry::Get("portcall.rpc.ValueToBytes").defined()) return true;
+  try {
+    Registry::GetRequired("portcall.LoadPlugin")("ir");
+  } catch (const Error& error) {
+    if (error.kind() != "ModuleLoadError") throw;
+  }
+  if (!Registry::Get("portcall.ir.ToBytes").defined()) return false;
+  RegisterValues();
+  return true;
+}
+
+// (address, key, token, timeout, time of a call, whether objects travel by value, name): a session with a server at
+// "host:port", "[v6]:port" or "unix:/path". `timeout` is that of each step of the handshake. The name, which messages have in
+// the place of the address, and what is before it may be left out.
+Module Connect(Args args) {
+  const std::string address = args[0], key = args[1], token = args[2];
+  const double timeout = args[3], call_timeout = args[4];
+  const bool values = args.size() > 5 && args[5].cast<bool>() && ValuesAreKnown();
+  const std::string name = args.size() > 6 ? args[6].cast<std::string>() : address;
   PORTCALL_CHECK(key.find_first_of(kBlanks) == key.npos, ValueError) << "the key '" << key << "' contains whitespace";
   Descriptor socket = OpenSocket(address, timeout);
   Limit(socket, SO_RCVTIMEO, timeout);
-  const std::vector<std::string> features = Handshake(socket.get(), address, timeout).Run(key, token);
+  const std::string extensions = std::string("callback,cancel,pipeline,traceback") + (values ? ",values" : "");
+  const std::vector<std::string> features = Handshake(socket.get(), name, timeout).Run(key, token, extensions);
   for (int option : {SO_RCVTIMEO, SO_SNDTIMEO}) Limit(socket, option, 0);
   const int fd = socket.Release();
-  auto root = Registry::GetRequired("portcall.rpc.ConnectFds")(fd, fd, address, call_timeout, std::vector<Any>())
-                  .cast<Module>();
+  auto root =
+      Registry::GetRequired("portcall.rpc.ConnectFds")(fd, fd, name, call_timeout, std::vector<Any>()).cast<Module>();
   Registry::GetRequired("portcall.rpc.UseFeatures")(root, features);
   return root;
 }
 
 // They take the places of functions that open this library.
 [[maybe_unused]] const bool registered = [] {
-  Registry::Register("portcall.rpc.Connect", true).set_body_typed(Connect);
+  Registry::Register("portcall.rpc.Connect", true).set_body([](Args args, RetValue* rv) { *rv = Connect(args); });
   Registry::Register("portcall.rpc.OpenSocket", true).set_body_typed([](std::string address, double timeout) {
     return OpenSocket(address, timeout).Release();
   });

@@ -29,8 +29,8 @@ void CheckHex(const std::string& text) {
 
 class Contents {
  public:
-  Contents(std::shared_ptr<Folder> folder, std::string store, uint64_t limit, PackedFunc kept)
-      : folder_(std::move(folder)), store_(std::move(store)), limit_(limit), kept_(std::move(kept)) {}
+  Contents(std::shared_ptr<Folder> folder, uint64_t limit, PackedFunc kept)
+      : folder_(std::move(folder)), limit_(limit), kept_(std::move(kept)) {}
 
   std::string Find(int64_t size, std::string sample) const {
     const std::string stem = Stem(size, sample);
@@ -48,11 +48,11 @@ class Contents {
     for (const std::string& name : Names()) {
       if (!StartsWith(name, stem + ".") || name == stem + ".part") continue;
       const Descriptor file = Open(name);
-      if (file) rename((store_ + "/" + name).c_str(), (store_ + "/" + stem + "-" + folder_->DigestOf(file)).c_str());
+      if (file) rename((store() + "/" + name).c_str(), (store() + "/" + stem + "-" + folder_->DigestOf(file)).c_str());
     }
     const Descriptor file = Open(kept);
     if (!file) return false;
-    folder_->Link(store_ + "/" + kept, path);
+    folder_->Link(store() + "/" + kept, path);
     futimens(file.get(), nullptr);
     folder_->Taken(IdentityOf(file), digest);
     return true;
@@ -68,7 +68,7 @@ class Contents {
     struct stat facts{};
     Descriptor file = Open(name);
     if (!file || fstat(file.get(), &facts) != 0 || !Lock(path, std::move(file))) return 0;
-    folder_->Link(store_ + "/" + name, path);
+    folder_->Link(store() + "/" + name, path);
     return facts.st_size;
   }
 
@@ -78,13 +78,14 @@ class Contents {
     const std::string stem = Stem(facts.st_size, sample);
     const std::string whole = stem + "." + std::to_string(facts.st_ino);
     Keep(path, whole);
-    unlink((store_ + "/" + stem + ".part").c_str());
+    unlink((store() + "/" + stem + ".part").c_str());
     locks_.erase(path);  // the open file would take its room on the disk after it was deleted
     MakeRoom();
-    if (kept_.defined()) kept_(store_ + "/" + whole);
+    if (kept_.defined()) kept_(store() + "/" + whole);
   }
 
  private:
+  const std::string& store() const { return folder_->store(); }
   static std::string Stem(int64_t size, const std::string& sample) {
     CheckHex(sample);
     return std::to_string(std::max<int64_t>(size, 0)) + "-" + sample;
@@ -92,7 +93,7 @@ class Contents {
 
   std::vector<std::string> Names() const {
     std::vector<std::string> names;
-    const Descriptor store(open(store_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    const Descriptor store(open(folder_->store().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (store) {
       ForEachName(store.get(), [&](const char* name) {
         names.emplace_back(name);
@@ -103,15 +104,15 @@ class Contents {
   }
 
   Descriptor Open(const std::string& name) const {
-    return Descriptor(open((store_ + "/" + name).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+    return Descriptor(open((store() + "/" + name).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
   }
 
   // Gives a file of the session a second name, at once: another session may keep the same content now.
   void Keep(const std::string& path, const std::string& name) {
     folder_->MayHaveLinks(IdentityOf(folder_->Open(path, O_RDONLY)));
-    mkdir(store_.substr(0, store_.rfind('/')).c_str(), 0700);
-    mkdir(store_.c_str(), 0700);
-    const std::string kept = store_ + "/" + name, beside = store_ + "/new-" + std::to_string(getpid());
+    mkdir(store().substr(0, store().rfind('/')).c_str(), 0700);
+    mkdir(store().c_str(), 0700);
+    const std::string kept = store() + "/" + name, beside = store() + "/new-" + std::to_string(getpid());
     unlink(beside.c_str());  // of a process with this number that was killed
     const bool done = linkat(AT_FDCWD, folder_->Path(path).c_str(), AT_FDCWD, beside.c_str(), 0) == 0 &&
                       rename(beside.c_str(), kept.c_str()) == 0;
@@ -132,13 +133,13 @@ class Contents {
   void MakeRoom() const {
     struct statvfs disk{};
     uint64_t limit = limit_, used = 0;
-    if (!limit && statvfs(store_.c_str(), &disk) == 0) {
+    if (!limit && statvfs(store().c_str(), &disk) == 0) {
       limit = std::min<uint64_t>(kMostBytes, uint64_t{disk.f_blocks} * disk.f_frsize / 4);
     }
     std::multimap<std::pair<int64_t, int64_t>, std::pair<uint64_t, std::string>> files;  // by age: size and path
     for (const std::string& name : Names()) {
       struct stat facts{};
-      const std::string path = store_ + "/" + name;
+      const std::string path = store() + "/" + name;
       if (stat(path.c_str(), &facts) != 0) continue;
       used += static_cast<uint64_t>(facts.st_size);
       files.insert({{facts.st_mtim.tv_sec, facts.st_mtim.tv_nsec}, {static_cast<uint64_t>(facts.st_size), path}});
@@ -153,7 +154,6 @@ class Contents {
   }
 
   std::shared_ptr<Folder> folder_;
-  std::string store_;
   uint64_t limit_;
   PackedFunc kept_;
   std::map<std::string, Descriptor> locks_;  // of parts, by the paths where this session writes them
@@ -161,12 +161,12 @@ class Contents {
 
 }  // namespace
 
-Functions ContentsOf(std::shared_ptr<Folder> folder, std::string store, uint64_t limit, PackedFunc told) {
+Functions ContentsOf(std::shared_ptr<Folder> folder, uint64_t limit, PackedFunc told) {
   Functions functions;
   const auto offer = [&](const char* name, auto body) {
     functions.emplace_back(name, PackedFunc(detail::Unpack(std::move(body)), name));
   };
-  auto kept = std::make_shared<Contents>(std::move(folder), std::move(store), limit, std::move(told));
+  auto kept = std::make_shared<Contents>(std::move(folder), limit, std::move(told));
   offer("portcall.rpc.content_find", [kept](int64_t size, std::string sample) { return kept->Find(size, sample); });
   offer("portcall.rpc.content_take", [kept](std::string path, int64_t size, std::string sample, std::string digest) {
     return kept->Take(path, size, sample, digest);

@@ -17,13 +17,13 @@ void Register(const Functions& functions);
 
 // Those for the files of a session.
 Functions FilesOf(std::shared_ptr<const Folder> folder);
-// Those for contents that are kept in the folder `store` from session to session, at most `limit` bytes; 0 for what the
+// Those for contents that are kept in the folder's store from session to session, at most `limit` bytes; 0 for what the
 // disk can spare. `told` is called with the path of each whole file that is kept.
-Functions ContentsOf(std::shared_ptr<Folder> folder, std::string store, uint64_t limit, PackedFunc told = {});
+Functions ContentsOf(std::shared_ptr<Folder> folder, uint64_t limit, PackedFunc told = {});
 // Those by which a session sends and receives objects by value.
 void RegisterValues();
 // Those for objects that stay here.
-void RegisterObjects();
+Functions ObjectFunctions();
 // Those that tuners and TVM's clients look up; a function that has such a name already stays.
 void RegisterStandardNames();
 void RegisterContainerNames();

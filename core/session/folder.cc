@@ -17,11 +17,10 @@ constexpr size_t kPiece = 64 << 10;
 std::string InQuotes(std::string_view path) { return "'" + std::string(path) + "'"; }
 }  // namespace
 
-Folder::Folder(std::string root, uint64_t limit, PackedFunc digest)
-    : root_(std::move(root)),
-      limit_(limit),
-      digest_(std::move(digest)),
-      fd_(open(root_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+void Folder::Enter(std::string root, std::string store) {
+  root_ = std::move(root);
+  store_ = std::move(store);
+  fd_ = Descriptor(open(root_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!fd_) throw SystemError("cannot open the session's directory");
 }
 

@@ -21,9 +21,15 @@ class Folder {
  public:
   using Identity = std::pair<uint64_t, uint64_t>;  // device, inode
 
-  // `root` is an absolute path without links; `limit`: maximum bytes of its files, 0 for any number; `digest`: what finds
-  // the SHA-256 of a file faster than C++ does: open file -> hexadecimal digits.
-  Folder(std::string root, uint64_t limit, PackedFunc digest = {});
+  // `limit`: maximum bytes of its files, 0 for any number; `digest`: what finds the SHA-256 of a file faster than C++ does:
+  // open file -> hexadecimal digits.
+  explicit Folder(uint64_t limit, PackedFunc digest = {}) : limit_(limit), digest_(std::move(digest)) {}
+  Folder(std::string root, uint64_t limit) : Folder(limit) { Enter(std::move(root)); }
+
+  // Says which directory it is, an absolute path without links, and where its contents are kept, if they are. It is done
+  // once: functions that use the folder may be made before the session that has it.
+  void Enter(std::string root, std::string store = {});
+  const std::string& store() const { return store_; }
 
   std::string Path(std::string_view path) const;  // absolute
   Descriptor Open(std::string_view path, int flags) const;
@@ -55,7 +61,7 @@ class Folder {
   // Returns false where there is nothing of that name.
   static bool Unlink(int folder, const std::string& name, const std::string& failure);
 
-  std::string root_;
+  std::string root_, store_;
   uint64_t limit_;
   PackedFunc digest_;
   Descriptor fd_;

@@ -9,6 +9,7 @@
 #include <optional>
 #include <utility>
 
+#include "bytes/byte_order.h"
 #include "portcall/error.h"
 #include "portcall/tensor.h"
 #include "session/json.h"
@@ -242,9 +243,7 @@ class GraphPlanner {
 
   // ---- Bytes ----
 
-  template <typename T> void Put(T value) {
-    for (size_t i = 0; i < sizeof(T); ++i) body_ += static_cast<char>(static_cast<uint64_t>(value) >> (8 * i));
-  }
+  template <typename T> void Put(T value) { body_ += bytes::BytesOf(value); }
   void PutList(const std::vector<uint32_t>& numbers) {
     Put(static_cast<uint32_t>(numbers.size()));
     for (uint32_t number : numbers) Put(number);

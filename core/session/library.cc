@@ -13,6 +13,18 @@
 using namespace portcall;
 using namespace portcall::session;
 
+namespace {
+// Names and functions in turn.
+Array<Any> InTurn(const Functions& functions) {
+  std::vector<Any> parts;
+  for (const auto& [name, function] : functions) {
+    parts.emplace_back(String(name));
+    parts.emplace_back(function);
+  }
+  return Array<Any>(parts);
+}
+}  // namespace
+
 PORTCALL_EXPORT_TYPED(register_standard_names, []() {
   RegisterStandardNames();
   RegisterContainerNames();
@@ -42,23 +54,22 @@ PORTCALL_EXPORT_TYPED(serve,
                         return Serve(std::move(service));
                       })
 
-// Functions by name, in turn: those of a session's clients, and some for the server itself. Contents are kept where there
-// is a store; the last two arguments are those of Folder and ContentsOf.
-PORTCALL_EXPORT_TYPED(files, [](std::string root, int64_t limit, std::string store, PackedFunc digest,
-                                PackedFunc told) {
+PORTCALL_EXPORT_TYPED(register_values, RegisterValues)
+PORTCALL_EXPORT_TYPED(objects, [] { return InTurn(ObjectFunctions()); })
+
+// Functions by name, in turn: those of a session's clients, and some for the server itself. `told`: of ContentsOf; None
+// where nothing is kept.
+PORTCALL_EXPORT_TYPED(files, [](int64_t limit, PackedFunc digest, PackedFunc told) {
   const auto most = static_cast<uint64_t>(limit);
-  const auto folder = std::make_shared<Folder>(std::move(root), most, std::move(digest));
-  std::vector<Any> all;
-  const auto add = [&](const std::string& name, const PackedFunc& function) {
-    all.emplace_back(String(name));
-    all.emplace_back(function);
-  };
-  for (const auto& [name, function] : FilesOf(folder)) add(name, function);
-  if (!store.empty()) {
-    for (const auto& [name, function] : ContentsOf(folder, std::move(store), most, std::move(told)))
-      add(name, function);
+  const auto folder = std::make_shared<Folder>(most, std::move(digest));
+  Functions all = FilesOf(folder);
+  if (told.defined()) {
+    for (auto& function : ContentsOf(folder, most, std::move(told))) all.push_back(std::move(function));
   }
-  const auto offer = [&](const char* name, auto body) { add(name, PackedFunc(detail::Unpack(body), name)); };
+  const auto offer = [&](const char* name, auto body) {
+    all.emplace_back(name, PackedFunc(detail::Unpack(std::move(body)), name));
+  };
+  offer("enter", [folder](std::string root, std::string store) { folder->Enter(std::move(root), std::move(store)); });
   offer("verify", [folder](std::string path) {
     folder->Verify(path);
     return folder->Path(path);
@@ -67,5 +78,5 @@ PORTCALL_EXPORT_TYPED(files, [](std::string root, int64_t limit, std::string sto
   offer("check_room", [folder](int64_t nbytes, int64_t used) {
     folder->CheckRoom(static_cast<uint64_t>(nbytes), static_cast<uint64_t>(used));
   });
-  return Array<Any>(all);
+  return InTurn(all);
 })

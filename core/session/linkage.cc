@@ -15,6 +15,7 @@
 #include "portcall/error.h"
 #include "session/descriptor.h"
 #include "session/machine.h"
+#include "session/text.h"
 
 namespace portcall::session {
 namespace {
@@ -39,14 +40,6 @@ template <typename Use> bool Read(const std::string& path, bool symbols, Use use
 
 // ---- Where the linker looks -----------------------------------------------------------------------------------------
 
-void Split(const std::string& text, const char* separators, Names* parts) {
-  for (size_t at = 0; (at = text.find_first_not_of(separators, at)) != std::string::npos;) {
-    const size_t end = std::min(text.find_first_of(separators, at), text.size());
-    parts->push_back(text.substr(at, end - at));
-    at = end;
-  }
-}
-
 std::string ContentOf(const char* path) {
   std::string text;
   Descriptor file(open(path, O_RDONLY | O_CLOEXEC));
@@ -57,11 +50,8 @@ std::string ContentOf(const char* path) {
 
 // The folders that a file like ld.so.conf lists; its "include" lines are followed one level deep.
 void AddConfigured(const char* path, bool includes, Names* folders) {
-  Names lines;
-  Split(ContentOf(path), "\n", &lines);
-  for (std::string& line : lines) {
-    Names words;
-    Split(line.substr(0, line.find('#')), " \t\r", &words);
+  for (const std::string& line : Split(ContentOf(path), "\n")) {
+    const Names words = Split(line.substr(0, line.find('#')), " \t\r");
     if (words.empty()) continue;
     if (words[0] != "include") {
       folders->push_back(words[0]);
@@ -77,18 +67,19 @@ void AddConfigured(const char* path, bool includes, Names* folders) {
 }
 
 Names DefaultFolders() {
-  Names folders;
   const char* variable = std::getenv("LD_LIBRARY_PATH");
-  Split(variable ? variable : "", ":", &folders);
+  Names folders = Split(variable ? variable : "", ":");
 #ifdef __GLIBC__
   AddConfigured("/etc/ld.so.conf", true, &folders);
   for (const char* parent : {"/lib/", "/usr/lib/"}) folders.push_back(parent + Target());
-  Split("/lib64:/usr/lib64:/lib:/usr/lib", ":", &folders);
+  folders.insert(folders.end(), {"/lib64", "/usr/lib64", "/lib", "/usr/lib"});
 #elif defined(__ANDROID__)
   folders.push_back(sizeof(void*) == 8 ? "/system/lib64" : "/system/lib");
 #else
-  Split(ContentOf(("/etc/ld-musl-" + MachineName() + ".path").c_str()), ":\n", &folders);
-  Split("/lib:/usr/local/lib:/usr/lib", ":", &folders);
+  for (std::string& folder : Split(ContentOf(("/etc/ld-musl-" + MachineName() + ".path").c_str()), ":\n")) {
+    folders.push_back(std::move(folder));
+  }
+  folders.insert(folders.end(), {"/lib", "/usr/local/lib", "/usr/lib"});
 #endif
   return folders;
 }
@@ -99,7 +90,7 @@ Names FoldersOf(const std::string& folder, const Names& runpath, const Names& ot
     for (const char* origin : {"${ORIGIN}", "$ORIGIN"}) {
       for (size_t at; (at = path.find(origin)) != std::string::npos;) path.replace(at, std::strlen(origin), folder);
     }
-    Split(path, ":", &folders);
+    for (std::string& one : Split(path, ":")) folders.push_back(std::move(one));
   }
   folders.insert(folders.end(), others.begin(), others.end());
   return folders;

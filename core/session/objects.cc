@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a client may ask of an object that stays here (portcall/rpc/server/_objects.py): only what its description lists,
-// and no name that begins with an underscore. Neither iterators nor names of arguments are there: they are Python's.
+// What a client may ask of an object that stays here: only what its description lists, and no name that begins with an
+// underscore. portcall/rpc/server/_objects.py adds what only Python has: iterators, names of arguments, methods in Python.
 #include "portcall/reflection.h"
 #include "session/files.h"
 
@@ -93,19 +93,20 @@ void CallWithNames(Args, RetValue*) {
   PORTCALL_THROW(TypeError) << "unexpected keyword argument: functions of this server have no names of arguments";
 }
 
-template <typename F> void Offer(const char* name, F body) {
-  Registry::Set(name, PackedFunc(detail::Unpack(std::move(body)), name), true);
-}
-
 }  // namespace
 
-void RegisterObjects() {
-  Offer("portcall.rpc.object_describe", Describe);
-  Offer("portcall.rpc.object_field", Field);
-  Offer("portcall.rpc.object_item", Item);
-  Offer("portcall.rpc.object_next", Next);
-  Registry::Set("portcall.rpc.object_call", PackedFunc(CallMethod, "object_call"), true);
-  Registry::Set("portcall.rpc.call_with_names", PackedFunc(CallWithNames, "call_with_names"), true);
+Functions ObjectFunctions() {
+  Functions functions;
+  const auto offer = [&](const char* name, auto body) {
+    functions.emplace_back(name, PackedFunc(std::move(body), name));
+  };
+  offer("portcall.rpc.object_describe", detail::Unpack(Describe));
+  offer("portcall.rpc.object_field", detail::Unpack(Field));
+  offer("portcall.rpc.object_item", detail::Unpack(Item));
+  offer("portcall.rpc.object_next", detail::Unpack(Next));
+  offer("portcall.rpc.object_call", CallMethod);
+  offer("portcall.rpc.call_with_names", CallWithNames);
+  return functions;
 }
 
 }  // namespace portcall::session

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "session/text.h"
 
+#include <algorithm>
 #include <cstdint>
 
 #include "bytes/utf8.h"
@@ -32,6 +33,16 @@ template <typename Take> void ForEachCharacter(std::string_view text, Take take)
 }
 
 }  // namespace
+
+std::vector<std::string> Split(std::string_view text, std::string_view separators) {
+  std::vector<std::string> parts;
+  for (size_t at = 0; (at = text.find_first_not_of(separators, at)) != text.npos;) {
+    const size_t end = std::min(text.find_first_of(separators, at), text.size());
+    parts.emplace_back(text.substr(at, end - at));
+    at = end;
+  }
+  return parts;
+}
 
 std::string Join(const std::vector<std::string>& names) {
   std::string text;

@@ -16,6 +16,8 @@ template <typename... A> std::string Print(const char* format, A... values) {
   return {text, static_cast<size_t>(snprintf(text, sizeof(text), format, values...))};
 }
 
+// The parts of a text between any of the separators; none is empty.
+std::vector<std::string> Split(std::string_view text, std::string_view separators);
 // Names with commas between them.
 std::string Join(const std::vector<std::string>& names);
 // A string as JSON.

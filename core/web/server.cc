@@ -14,60 +14,11 @@ namespace {
 
 struct Waits {};  // goes past the endpoint, which answers no error of C++ that it does not know
 
-// This core as a session. A call leaves with Waits when its function returned a promise.
-class WebSession : public Session {
- public:
-  explicit WebSession(std::shared_ptr<Session> inner)
-      : inner_(std::move(inner)),
-        is_promise_(inner_->GetFunction("portcall.web.IsPromise")),
-        settled_(inner_->GetFunction("portcall.web.Settled")) {}
-
-  void Call(uint64_t function, const Sequence& args, CallResult* result) override {
-    inner_->Call(function, args, result);
-    if (result->type != JsObjectType() || result->value.type == kByValue) return;
-    const uint64_t object = result->value.v_handle;
-    Sequence one;
-    one.push_back(WireValue::Handle(kRemoteObject, object));
-    CallResult answer;
-    inner_->Call(is_promise_, one, &answer);
-    if (!answer.value.v_int64) return;
-    inner_->Free(object);
-    throw Waits();
-  }
-  void Settled(CallResult* result) { inner_->Call(settled_, {}, result); }
-
-  uint64_t GetFunction(std::string_view name) override { return inner_->GetFunction(name); }
-  void Free(uint64_t handle) override { inner_->Free(handle); }
-  uint64_t Alloc(const WireTensor& like, std::optional<std::string_view> scope) override {
-    return inner_->Alloc(like, scope);
-  }
-  uint64_t AllocData(DLDevice device, uint64_t nbytes, uint64_t alignment, DLDataType hint) override {
-    return inner_->AllocData(device, nbytes, alignment, hint);
-  }
-  void FreeData(DLDevice device, uint64_t data) override { inner_->FreeData(device, data); }
-  void CopyTo(const WireTensor& to, const void* from, uint64_t nbytes) override { inner_->CopyTo(to, from, nbytes); }
-  void CopyFrom(const WireTensor& from, void* to, uint64_t nbytes) override { inner_->CopyFrom(from, to, nbytes); }
-  void CopyAmong(const WireTensor& from, const WireTensor& to, uint64_t stream) override {
-    inner_->CopyAmong(from, to, stream);
-  }
-  void* Address(const WireTensor& tensor, uint64_t nbytes, Access access, Any* owner) override {
-    return inner_->Address(tensor, nbytes, access, owner);
-  }
-  WireValue GetAttr(DLDevice device, int64_t attr, Any* owner) override { return inner_->GetAttr(device, attr, owner); }
-  void SetDevice(DLDevice device) override { inner_->SetDevice(device); }
-  uint64_t CreateStream(DLDevice device) override { return inner_->CreateStream(device); }
-  void FreeStream(DLDevice device, uint64_t stream) override { inner_->FreeStream(device, stream); }
-  void SetStream(DLDevice device, uint64_t stream) override { inner_->SetStream(device, stream); }
-  uint64_t GetStream(DLDevice device) override { return inner_->GetStream(device); }
-  void SyncStream(DLDevice device, uint64_t stream) override { inner_->SyncStream(device, stream); }
-  bool by_value() const override { return inner_->by_value(); }
-  void Close() override { inner_->Close(); }
-  bool closed() const override { return inner_->closed(); }
-
- private:
-  std::shared_ptr<Session> inner_;
-  uint64_t is_promise_, settled_;
-};
+// Leaves a call whose function returned a promise.
+void LeavePromise(const Any& result) {
+  if (result.type_index() != JsObjectType()) return;
+  if (Registry::GetRequired("portcall.web.IsPromise")(result).cast<bool>()) throw Waits();
+}
 
 std::string_view ViewOf(const TVMFFIByteArray& text) { return {text.data, text.size}; }
 
@@ -89,8 +40,8 @@ using namespace portcall::rpc;
 
 struct PortcallWebServer {
   PortcallWebServer(std::vector<std::string> patterns, std::string_view features, int64_t max_frame)
-      : session(std::make_shared<WebSession>(
-            MakeLocalSession(std::move(patterns), features.find("values") != features.npos))),
+      : session(MakeLocalSession(std::move(patterns), features.find("values") != features.npos, nullptr, LeavePromise)),
+        settled(session->GetFunction("portcall.web.Settled")),
         endpoint(session, OptionsFor(features, max_frame)) {}
 
   int State() {
@@ -98,7 +49,8 @@ struct PortcallWebServer {
     return endpoint.output().full() ? kPortcallWebFull : kPortcallWebNeedsBytes;
   }
 
-  std::shared_ptr<WebSession> session;
+  std::shared_ptr<Session> session;
+  uint64_t settled;  // returns, or throws, what the last promise became
   Endpoint endpoint;
 };
 
@@ -143,7 +95,7 @@ int PortcallWebServerSettled(PortcallWebServer* server) {
   return Guard([&] {
     CallResult result;
     try {
-      server->session->Settled(&result);
+      server->session->Call(server->settled, {}, &result);
       server->endpoint.ReturnResult(&result);
     } catch (const Error& error) {
       server->endpoint.Exception(error);

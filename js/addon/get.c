@@ -11,7 +11,7 @@
 
 #define SAFE_INTEGER (INT64_C(1) << 53)  // below it every whole number is exact as a double
 
-static napi_value MakeBytes(napi_env env, const char* data, size_t size) {
+static napi_value BytesFrom(napi_env env, const char* data, size_t size) {
   napi_value buffer, array = NULL;
   void* memory = NULL;
   if (napi_create_arraybuffer(env, size, &memory, &buffer) != napi_ok) return NULL;
@@ -123,7 +123,7 @@ static napi_value GetObject(Environment* e, TVMFFIObject* object, bool owned) {
       value = MakeText(e->env, bytes->data, bytes->size);
       break;
     case kTVMFFIBytes:
-      value = MakeBytes(e->env, bytes->data, bytes->size);
+      value = BytesFrom(e->env, bytes->data, bytes->size);
       break;
     case kTVMFFIArray:
     case kTVMFFIMap:
@@ -160,12 +160,12 @@ napi_value GetValue(Environment* e, const TVMFFIAny* cell, bool owned) {
     case kTVMFFISmallStr:
       return MakeText(env, cell->v_bytes, cell->small_str_len);
     case kTVMFFISmallBytes:
-      return MakeBytes(env, cell->v_bytes, cell->small_str_len);
+      return BytesFrom(env, cell->v_bytes, cell->small_str_len);
     case kTVMFFIRawStr:
       return MakeText(env, cell->v_c_str, strlen(cell->v_c_str));
     case kTVMFFIByteArrayPtr: {
       const TVMFFIByteArray* bytes = cell->v_ptr;
-      return MakeBytes(env, bytes->data, bytes->size);
+      return BytesFrom(env, bytes->data, bytes->size);
     }
     case kTVMFFIObjectRValueRef:
       return GetObject(e, *(TVMFFIObject**)cell->v_ptr, false);

@@ -22,12 +22,13 @@ from portcall._dtype import DataType, dtype
 from portcall._function import (
     convert,
     get_global_func,
+    get_global_func_metadata,
     list_global_func_names,
     register_error,
     register_func,
     remove_global_func,
 )
-from portcall._module import GRAPH_KINDS, Module, load_module, load_plugin, system_lib
+from portcall._module import GRAPH_KINDS, Module, load_module, load_plugin, system_lib, time_evaluator
 from portcall._renamed import no_attribute as _no_attribute
 from portcall._stream import Event, Stream
 from portcall._tensor import Tensor, alignment_copy_stats, empty, from_dlpack, set_alignment_policy, tensor
@@ -77,6 +78,7 @@ __all__ = [
     "field",
     "from_dlpack",
     "get_global_func",
+    "get_global_func_metadata",
     "list_global_func_names",
     "load_module",
     "load_plugin",
@@ -88,6 +90,7 @@ __all__ = [
     "set_alignment_policy",
     "system_lib",
     "tensor",
+    "time_evaluator",
 ]
 
 # These load on first use: subpackages, and names that few programs need.

@@ -71,6 +71,12 @@ class Array(_core.Object, Sequence[Any]):
             return self.same_as(other) or (len(self) == len(other) and list(self) == list(other))
         return NotImplemented
 
+    def __add__(self, other: object) -> Any:
+        return type(self)((*self, *other)) if isinstance(other, (Array, list, tuple)) else NotImplemented
+
+    def __radd__(self, other: object) -> Any:
+        return type(self)((*other, *self)) if isinstance(other, (list, tuple)) else NotImplemented
+
     def __hash__(self) -> int:
         return hash(tuple(self))  # a key that was a tuple comes back as an Array
 
@@ -134,7 +140,8 @@ class Map(_core.Object, Mapping[Any, Any]):
             return self.same_as(other) or dict(self.items()) == dict(other.items())
         return NotImplemented
 
-    __hash__ = None  # type: ignore[assignment]
+    def __hash__(self) -> int:
+        return hash(frozenset(self.items()))
 
     def __copy__(self) -> Any:
         return self
@@ -207,6 +214,7 @@ class Dict(Map, MutableMapping[Any, Any]):
     """A map that changes, in order of insertion. A loop over one whose keys change is a RuntimeError."""
 
     __slots__ = ()
+    __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, items: Mapping[Any, Any] | Iterable[tuple[Any, Any]] = ()) -> None:
         _core.fill_dict(self, dict(items))

@@ -22,6 +22,7 @@ from libc.string cimport memcpy, memset, strlen
 include "_core/declarations.pxi"
 
 from collections.abc import Mapping
+from contextlib import ContextDecorator
 from ctypes import c_void_p
 
 from portcall import errors

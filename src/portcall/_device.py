@@ -33,10 +33,30 @@ class Device(_core.Device):
 
     __slots__ = ()
 
+    def __init__(self, device_type: int | str, device_id: int = 0, stand_in: _core.Object | None = None) -> None:
+        if isinstance(device_type, str):
+            named = device(device_type, device_id or None)
+            device_type, device_id = named.device_type, named.device_id
+        super().__init__(device_type, device_id, stand_in)
+
     @property
     def kind(self) -> str:
         """The kind's name, such as ``cuda``."""
         return _NAMES.get(self.device_type, f"device({self.device_type})")
+
+    @property
+    def type(self) -> str:
+        """The same as ``kind``, by the name of torch and tvm-ffi."""
+        return self.kind
+
+    @property
+    def index(self) -> int:
+        """The same as ``device_id``, by the name of torch and tvm-ffi."""
+        return self.device_id
+
+    def dlpack_device_type(self) -> int:
+        """Return the kind as DLPack numbers it, which is ``device_type``."""
+        return self.device_type
 
     @property
     def exist(self) -> bool:

@@ -29,12 +29,26 @@ class DataType(_core.DataType):
     """An element type: ``code`` (as DLPack numbers them), ``bits`` and ``lanes``.
 
     Equal to its name, with the same hash, and to the NumPy type of the same elements. NumPy takes it for a type.
+    Made of a name, in which ``i8`` counts bits, or of what ``dtype`` takes.
 
     Raises:
         ValueError: the text names no type.
     """
 
     __slots__ = ()
+
+    def __init__(
+        self, value: Any = "void", *, code: int | None = None, bits: int | None = None, lanes: int = 1
+    ) -> None:
+        if code is None and not isinstance(value, str):
+            value = str(dtype(value))
+        super().__init__(value, code=code, bits=bits, lanes=lanes)
+
+    @staticmethod
+    def from_dlpack_data_type(parts: tuple[int, int, int]) -> DataType:
+        """Return the type of a code, of bits and of lanes."""
+        code, bits, lanes = parts
+        return DataType(code=code, bits=bits, lanes=lanes)
 
     def __repr__(self) -> str:
         return f"portcall.dtype('{self}')"
@@ -46,6 +60,39 @@ class DataType(_core.DataType):
     def itemsize(self) -> int:
         """Bytes of one element, rounded up for types below a byte."""
         return (self.bits * self.lanes + 7) // 8
+
+    @property
+    def type_code(self) -> int:
+        """The same as ``code``, by tvm-ffi's name."""
+        return self.code
+
+    def with_lanes(self, lanes: int) -> DataType:
+        """Return the type of vectors of such elements."""
+        scalar = str(self).removesuffix(f"x{self.lanes}") if self.lanes != 1 else str(self)
+        return DataType(scalar if lanes == 1 else f"{scalar}x{lanes}")
+
+    def _is(self, *names: str) -> bool:
+        return self.code in {_core.TYPE_CODE[name] for name in names}
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether elements are integers, signed or not."""
+        return self._is("Int", "UInt")
+
+    @property
+    def is_handle(self) -> bool:
+        """Whether elements are pointers."""
+        return self._is("OpaqueHandle")
+
+    @property
+    def is_bool(self) -> bool:
+        """Whether elements are bools."""
+        return self._is("Bool")
+
+    @property
+    def is_float(self) -> bool:
+        """Whether elements are floating-point numbers, those of fewer bits and bfloat16 included."""
+        return not self._is("Int", "UInt", "Bool", "Complex", "OpaqueHandle")
 
     @property
     def dtype(self) -> numpy.dtype[Any]:

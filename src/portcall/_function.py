@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, Literal, TypeVar, overload
 
 from portcall import _core, errors
+from portcall._container import Array
 from portcall._core import PackedFunc
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -28,15 +29,16 @@ _core.register_error_class("InternalError", RuntimeError)  # tvm-ffi's name for 
 
 
 def convert(value: Any) -> Any:
-    """Return a Python callable as a PackedFunc, to be handed to C++; see ``Array`` and ``Map`` for containers.
+    """Return a value as every language gets it.
 
-    Raises:
-        ArgumentError: ``value`` is not callable.
+    A callable becomes a PackedFunc; a list or a tuple an Array, a mapping a Map, an array of NumPy or torch a Tensor,
+    and so what they hold. Numbers, text and objects stay what they are.
     """
-    if not callable(value):
-        got = type(value).__name__
-        raise errors.ArgumentError(f"convert() takes a callable, got {got}", expected="a callable", got=got)
-    return _core.convert_function(value, getattr(value, "__name__", ""))
+    if isinstance(value, _core.Object):
+        return value
+    if callable(value):
+        return _core.convert_function(value, getattr(value, "__name__", ""))
+    return Array((value,))[0]
 
 
 @overload
@@ -107,6 +109,19 @@ def get_global_func(name: str, allow_missing: bool = False) -> PackedFunc | None
     if func is None and not allow_missing:
         raise not_found(f"no global function is named {name!r}{registered_elsewhere()}", name, list_global_func_names())
     return func
+
+
+def get_global_func_metadata(name: str) -> dict[str, Any]:
+    """Return what is known of a global function's types, as tvm-ffi has it: ``type_schema``, a text of JSON.
+
+    Empty for a function that does not say its types, and for one of Python, of which ``inspect.signature`` tells.
+
+    Raises:
+        FunctionNotFoundError: nothing has that name.
+    """
+    from portcall._signature import metadata_of  # few programs ask, and it loads a lot
+
+    return dict(metadata_of(_core.signature_text(get_global_func(name))))
 
 
 def registered_elsewhere() -> str:

@@ -132,11 +132,21 @@ class _Watcher:
             del future, target
 
 
+def arguments_of(rows: Iterable[Any]) -> list[tuple[Any, ...]]:
+    """Return the arguments of each call of ``map``."""
+    return [row if isinstance(row, tuple) else (row,) for row in rows]
+
+
+def map_remote(funcs: list[PackedFunc], rows: list[tuple[Any, ...]]) -> list[Any]:
+    """Call a function of a session for each row of arguments, many of them at once; return the results in order."""
+    return _core.map_remote(_map, funcs, rows, List()) if rows else []
+
+
 def map_calls(func: PackedFunc, rows: Iterable[Any]) -> list[Any]:
     """Call a function once for each row; see ``PackedFunc.map``."""
-    given = [row if isinstance(row, tuple) else (row,) for row in rows]
+    given = arguments_of(rows)
     if _function_session(func) is not None:
-        return _core.map_remote(_map, func, given, List())
+        return map_remote([func] * len(given), given)
     results: list[Any] = []
     for row in given:
         try:

@@ -19,7 +19,7 @@ from portcall._html import facts_as_html
 from portcall._timing import DEFAULTS, TimingOptions
 
 if TYPE_CHECKING:
-    from portcall.bench import BenchmarkResult
+    from portcall.bench._result import BenchmarkResult
 
 GRAPH_KINDS = ("GraphExecutorFactory", "GraphRuntimeFactory")  # of modules with a graph; the second until TVM 0.7
 IR_LIBRARY = Path(_core.__file__).parent / "lib" / "libportcall_ir.so"  # loaded when something needs it
@@ -51,6 +51,12 @@ class Module(_core.Module):
         Raises:
             ArgumentError: a value is not callable.
         """
+        given: Mapping[str, Any] = functions
+        for name, function in given.items():
+            if not callable(function):
+                got = type(function).__name__
+                text = f"the function {name!r} of a module is not callable, but {got}"
+                raise errors.ArgumentError(text, function=name, expected="a callable", got=got)
         packed = {name: convert(function) for name, function in functions.items()}
         made: Module = get_global_func("portcall.ModuleOfFunctions")(packed)
         return made
@@ -104,6 +110,22 @@ class Module(_core.Module):
     def list_function_names(self) -> list[str]:
         """Return the names of the functions, where the module knows them; imported modules are not asked."""
         return list(get_global_func("portcall.ModuleFunctionNames")(self))
+
+    def metadata(self, name: str) -> dict[str, Any]:
+        """Return what the library says of a function, as tvm-ffi has it: ``type_schema``, a text of JSON, and ``doc``.
+
+        What it does not say is left out; a module of a session says nothing.
+
+        Raises:
+            FunctionNotFoundError: the module has no such function.
+        """
+        from portcall._signature import metadata_of  # few programs ask, and it loads a lot
+
+        found: dict[str, Any] = dict(metadata_of(_core.signature_text(self.get_function(name))))
+        told = f"_doc_{name}"
+        if self.type_key != _REMOTE and self.implements_function(told) and (doc := str(self.get_function(told)())):
+            found["doc"] = doc
+        return found
 
     @property
     def registered(self) -> list[str]:
@@ -162,6 +184,44 @@ class Module(_core.Module):
         """
         get_global_func("ffi.ModuleImportModule")(self, other)
 
+    def clear_imports(self) -> None:
+        """Import nothing any more. Compiled code keeps the functions that it has looked up already."""
+        if self.kind == _REMOTE:
+            raise ValueError("the imports of a module of a session are its server's")
+        get_global_func("ffi.ModuleClearImports")(self)
+
+    def is_runnable(self) -> bool:
+        """Return whether functions of this module can be called here: a kernel of a device that is not here cannot."""
+        return bool(get_global_func("portcall.ModuleIsRunnable")(self))
+
+    def export_library(self, path: str | os.PathLike[str]) -> None:
+        """Write the library that this module was loaded from, with what it brings, to another file.
+
+        Raises:
+            ValueError: the module is not of a library, or it imports one that its file does not have.
+        """
+        own = get_global_func("portcall.LibraryPath")(self) if self.kind == "library" else ""
+        if not own:
+            raise ValueError(
+                f"a module of type {self.type_key!r} has no library to write; toolchain.create_shared makes one of "
+                "sources and objects"
+            )
+        apart = sorted({m.kind for m in self._walk() if m is not self} & {"library", "functions", _REMOTE})
+        if apart:
+            raise ValueError(f"'{own}' does not have what the module imports, of types: {', '.join(apart)}")
+        Path(path).write_bytes(Path(own).read_bytes())
+
+    def save(self, path: str | os.PathLike[str], fmt: str = "") -> None:
+        """Write the module to a file: its library, or the source that it keeps, in that format.
+
+        Raises:
+            ValueError: it has neither.
+        """
+        if self.kind == "library" and not fmt:
+            self.export_library(path)
+        else:
+            Path(path).write_bytes(get_global_func("ffi.ModuleInspectSource")(self, fmt))
+
     def get_source(self, fmt: str = "") -> str:
         """Return the source that the module keeps.
 
@@ -213,7 +273,7 @@ class Module(_core.Module):
         )
 
         def run(*args: Any) -> BenchmarkResult:
-            from portcall.bench import BenchmarkResult  # subpackages load on first use
+            from portcall.bench._result import BenchmarkResult  # subpackages load on first use
 
             return BenchmarkResult.from_bytes(evaluate(*args))
 
@@ -306,7 +366,7 @@ def load_plugin(path: str | os.PathLike[str]) -> Module:
 
 
 def _linked(path: str) -> str:
-    from portcall.toolchain import create_shared  # subpackages load on first use
+    from portcall._compilers import create_shared  # subpackages load on first use
 
     try:
         return str(create_shared(path, f"{path}.so"))
@@ -348,6 +408,22 @@ def _load_foreign_runtime() -> bool:
                 )
             return True
     return False
+
+
+def time_evaluator(function: Callable[..., Any], dev: Device | str = "cpu", **options: Any) -> Callable[..., Any]:
+    """Return a function that takes the arguments of any function and times it, as ``Module.time_evaluator`` does.
+
+    Functions of Python are timed with their call, those of a session with their way there and back.
+
+    Parameters:
+        dev: the device that is waited for.
+        options: those of ``Module.time_evaluator``.
+
+    Raises:
+        ArgumentError: it is not callable.
+        ValueError: a number that makes no sense.
+    """
+    return Module.from_functions({"function": function}).time_evaluator("function", dev, **options)
 
 
 def system_lib(prefix: str = "") -> Module:

@@ -48,6 +48,56 @@ def parts_of(text: str) -> tuple[list[str], str] | None:
     return [_readable(each) for each in _split(inside)] if inside else [], _readable(whole[:begin])
 
 
+def metadata_of(text: str) -> dict[str, str]:
+    """Return what tvm-ffi's headers would say of a function: ``type_schema``, which is JSON.
+
+    Empty when the library says nothing. A type of C++ that tvm-ffi has no name for keeps that of C++.
+    """
+    if text.startswith("{"):
+        try:
+            found = json.loads(text)
+        except (ValueError, RecursionError):
+            return {}
+        return found if isinstance(found, dict) else {}
+    parts = parts_of(text)
+    return {} if parts is None else {"type_schema": json.dumps(_function_schema(*parts))}
+
+
+_SCHEMA_OF_CPP = {
+    "bool": "bool", "void": "None", "float": "float", "double": "float", "long double": "float", "Any": "Any",
+    "std::string": "ffi.String", "std::string_view": "ffi.String", "String": "ffi.String", "char*": "ffi.String",
+    "Bytes": "ffi.Bytes", "Array": "ffi.Array", "std::vector": "ffi.Array", "List": "ffi.List", "Map": "ffi.Map",
+    "Dict": "ffi.Dict", "Shape": "ffi.Shape", "ShapeView": "ffi.Shape", "Tensor": "ffi.Tensor",
+    "TensorView": "DLTensor*", "DLTensor*": "DLTensor*", "DLDataType": "DataType", "DataType": "DataType",
+    "Device": "Device", "DLDevice": "Device", "PackedFunc": "ffi.Function", "Module": "ffi.Module",
+    "ObjectRef": "ffi.Object", "std::optional": "Optional", "Optional": "Optional",
+}  # fmt: skip
+_INTEGER = re.compile(r"(u?int\d*(_t)?|size_t|unsigned|char)$")
+
+
+def _function_schema(parameters: list[str], result: str) -> dict[str, Any]:
+    named = {"return": [_type_schema(result)], "params": list(map(_type_schema, parameters))}
+    return {"type": "ffi.Function", "named_args": named}
+
+
+def _type_schema(text: str) -> dict[str, Any]:
+    """Return the schema of a type of C++, as ``_readable`` spells it."""
+    text = re.sub(r"\bconst\b|&", "", text).strip()
+    if _INTEGER.match(text):
+        return {"type": "int"}
+    name, opened, inside = text.partition("<")
+    inside = inside.rpartition(">")[0]
+    if name == "TypedPackedFunc":
+        parts = parts_of(f"[F = {inside}]")
+        return {"type": "ffi.Function"} if parts is None else _function_schema(*parts)
+    schema: dict[str, Any] = {"type": _SCHEMA_OF_CPP.get(name, text)}
+    if opened and name in _SCHEMA_OF_CPP:
+        arguments = [_type_schema(each) for each in _split(inside) if "std::allocator" not in each]
+        if any(each["type"] != "Any" for each in arguments):
+            schema["args"] = arguments
+    return schema
+
+
 def shown(text: str) -> str:
     """Return a signature as shown after a function's name; empty when unknown."""
     parts = parts_of(text)
@@ -119,6 +169,31 @@ def _annotation_text(annotation: Any) -> str | None:
     return annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
 
 
+_SCHEMA_NAMES = {
+    int: "int", float: "float", bool: "bool", str: "ffi.String", bytes: "ffi.Bytes", None: "None", type(None): "None",
+}  # fmt: skip
+
+
+def method_schema(function: Callable[..., Any], own: str | None) -> str:
+    """Return the metadata of a function of Python that is a type's method, as tvm-ffi's headers write it.
+
+    Parameters:
+        own: the key of the type whose object is the first argument; None if there is none.
+    """
+    try:
+        signature = inspect.signature(function, eval_str=True)
+    except (NameError, TypeError, ValueError):  # an annotation may name what is not there yet
+        signature = inspect.signature(function)
+    names = []
+    for each in (signature.return_annotation, *(one.annotation for one in signature.parameters.values())):
+        plain = isinstance(each, (type, type(None)))
+        key = getattr(each, "__portcall_key__", None) if plain else None
+        names.append({"type": key or (_SCHEMA_NAMES.get(each, "Any") if plain else "Any")})
+    if own is not None and len(names) > 1:
+        names[1] = {"type": own}
+    return json.dumps({"type_schema": json.dumps({"type": "ffi.Function", "args": names})})
+
+
 def _split(text: str) -> Iterator[str]:
     depth = begin = 0
     for place, letter in enumerate(text):
@@ -139,22 +214,28 @@ def schema_text(metadata: str) -> str:
     """Return the type of a field by its metadata of tvm-ffi's headers; empty when they do not say it."""
     try:
         return _schema_text(json.loads(json.loads(metadata)["type_schema"]))
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return ""
 
 
 def _of_schema(text: str) -> tuple[list[str], str] | None:
     try:
         return _parts_of_schema(json.loads(json.loads(text)["type_schema"]))
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
 
 
 def _parts_of_schema(schema: Any) -> tuple[list[str], str]:
+    """Return the parts of a function's type as text."""
+    parameters, result = _parts_of_function(schema)
+    return list(map(_schema_text, parameters)), _schema_text(result)
+
+
+def _parts_of_function(schema: Any) -> tuple[list[Any], Any]:
     """Return the parts of a function's type: since 0.1.15 by names, before in one list, the result first."""
     named = schema.get("named_args")
     result, *parameters = [*named["return"], *named["params"]] if named else schema["args"]
-    return list(map(_schema_text, parameters)), _schema_text(result)
+    return parameters, result
 
 
 def _schema_text(schema: Any) -> str:

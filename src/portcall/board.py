@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from portcall import toolchain
+from portcall import _compilers, toolchain
 from portcall._core import __version__
 from portcall._folders import cache_folder, folder_beside
 from portcall.errors import CompileError
@@ -26,7 +26,7 @@ from portcall.errors import CompileError
 FOLDERS = ("runtime", "classic", "loader", "rpc", "graph", "session", "board")
 # Of the library for graphs of objects: their binary form, in which they are arguments and results.
 BY_VALUE = tuple(f"ir/{name}.cc" for name in ("binary_read", "binary_write", "enum", "load", "text", "types", "walk"))
-EXPORTS = "session/library.cc"  # for the server in Python alone
+APART = ("session/library.cc", "session/serving.cc")  # for programs of which a server is a part
 HEADERS = ("facts", "bytes", "include", "ir", "vm")  # the sources include these, too
 ABOVE = ("ir", "vm", "session", "board")  # what the other folders do not include
 __all__ = ["TARGETS", "build_server"]
@@ -57,9 +57,9 @@ WHOLE = ("x86_64-linux-gnu",)
 
 def source_folder() -> Path:
     """Return the folder with the core's sources: that of the checkout, or the one in the package."""
-    places = [folder.parents[1] / "core" for folder in toolchain.package_folders() if len(folder.parents) > 1]
-    places += [folder / "core" for folder in toolchain.package_folders()]
-    return toolchain.first_existing(places, "board", "the server's sources")
+    places = [folder.parents[1] / "core" for folder in _compilers.package_folders() if len(folder.parents) > 1]
+    places += [folder / "core" for folder in _compilers.package_folders()]
+    return _compilers.first_existing(places, "board", "the server's sources")
 
 
 def zig(target: str) -> toolchain.Compiler:
@@ -68,7 +68,7 @@ def zig(target: str) -> toolchain.Compiler:
     Raises:
         CompileError: ziglang is missing.
     """
-    return toolchain.zig_compiler("c++", target + OLDEST.get(target, ""))
+    return _compilers.zig_compiler("c++", target + OLDEST.get(target, ""))
 
 
 def ndk_compiler(target: str, ndk: str | os.PathLike[str]) -> toolchain.Compiler:
@@ -133,7 +133,7 @@ def build_server(
         ValueError: an NDK was given for another system.
         PermissionError: others can write to the cache of objects.
     """
-    place = toolchain.check_output(output)
+    place = _compilers.check_output(output)
     for path in linked:
         if not Path(path).is_file():
             raise FileNotFoundError(f"'{path}' does not exist or is not a file")
@@ -145,7 +145,8 @@ def build_server(
              f"-I{core}/include", f"-I{toolchain.include_dir()}")  # fmt: skip
     folders = (*FOLDERS, "vm") if vm else FOLDERS
     sources = [path for folder in folders for path in sorted((core / folder).rglob("*.cc"))]
-    sources.remove(core / EXPORTS)
+    for name in APART:
+        sources.remove(core / name)
     sources += [core / name for name in BY_VALUE]
     made_by = "\0".join((*flags, compiler.version())).encode()
 
@@ -167,7 +168,7 @@ def build_server(
         if not made.is_file():
             with folder_beside(made) as folder:
                 new = Path(folder, made.name)
-                toolchain.execute((*flags, "-c", str(source), "-o", str(new)), f"compiling '{source}'")
+                _compilers.execute((*flags, "-c", str(source), "-o", str(new)), f"compiling '{source}'")
                 os.replace(new, made)
         return made
 
@@ -183,6 +184,6 @@ def build_server(
         form = link_options(target, bool(linked))
         small = (*whole, "-Wl,--gc-sections", "-Wl,--hash-style=gnu", "-s")
         words = (*objects, *map(str, linked), *form, *small, "-ldl", "-o", str(new))
-        toolchain.execute((*compiler.command, *words), f"linking '{output}'")
+        _compilers.execute((*compiler.command, *words), f"linking '{output}'")
         os.replace(new, place)
     return place

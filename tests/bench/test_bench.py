@@ -9,7 +9,6 @@ import pickle
 import struct
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +17,6 @@ from hypothesis import strategies as st
 
 from portcall.bench import (
     BenchmarkResult,
-    check_conditions,
     format_duration,
     format_size,
     parse_duration,
@@ -166,55 +164,6 @@ def test_parse_size_refuses_missing_units_and_fractions_of_bytes(text: str, said
 )
 def test_format_size_writes_binary_units(value: int, text: str) -> None:
     assert format_size(value) == text
-
-
-def machine(folder: Path, governor: str | None = None, load: str | None = None) -> Path:
-    if governor is not None:
-        place = folder / "sys/devices/system/cpu/cpu0/cpufreq"
-        place.mkdir(parents=True)
-        (place / "scaling_governor").write_text(f"{governor}\n")
-    if load is not None:
-        (folder / "proc").mkdir()
-        (folder / "proc/loadavg").write_text(f"{load} 0 0 1/2 3\n")
-    return folder
-
-
-STEADY = BenchmarkResult((1e-3, 1.001e-3, 0.999e-3))
-
-
-def test_check_conditions_finds_nothing_on_a_quiet_machine(tmp_path: Path) -> None:
-    assert check_conditions(STEADY, 1e-2, machine(tmp_path, "performance", "0.05")) == []
-
-
-def test_check_conditions_ignores_facts_that_are_unknown(tmp_path: Path) -> None:
-    assert check_conditions(STEADY, 1e-2, tmp_path) == []
-
-
-@pytest.mark.parametrize(
-    ("result", "repeat_seconds", "governor", "load", "codes"),
-    [
-        (STEADY, 1e-2, "powersave", "0.1", ["governor"]),
-        (STEADY, 1e-2, None, "9999.0", ["load"]),
-        (STEADY, 1e-7, None, None, ["short"]),
-        (BenchmarkResult((1e-3, 2e-3)), 1e-2, None, None, ["unstable"]),
-        (BenchmarkResult((1e-3, 2e-3)), 1e-7, "schedutil", "9999", ["governor", "load", "short", "unstable"]),
-        (STEADY, 1e-2, None, "rubbish", []),
-    ],
-)
-def test_check_conditions_gives_advice_for_each_finding(
-    tmp_path: Path,
-    result: BenchmarkResult,
-    repeat_seconds: float,
-    governor: str | None,
-    load: str | None,
-    codes: list[str],
-) -> None:
-    found = check_conditions(result, repeat_seconds, machine(tmp_path, governor, load))
-    assert [finding.code for finding in found] == codes
-    for finding in found:
-        assert finding.message
-        assert finding.advice
-        assert finding.to_dict()["code"] == finding.code
 
 
 def test_bench_package_is_loaded_on_first_use() -> None:

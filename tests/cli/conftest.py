@@ -47,6 +47,12 @@ PORTCALL_EXPORT_TYPED(illegal, [] { std::raise(SIGILL); })
 PORTCALL_EXPORT_TYPED(killed, [] { std::raise(SIGKILL); })
 PORTCALL_EXPORT_TYPED(stay, [] { if (::write(1, "here\\n", 5) == 5) for (;;) ::pause(); })
 PORTCALL_EXPORT_TYPED(rest, [] { if (::write(1, "here\\n", 5) == 5) ::usleep(50000); })
+static int64_t calls = 0;
+PORTCALL_EXPORT_TYPED(wear, [](int64_t most) {
+  ::usleep(100);
+  PORTCALL_CHECK(++calls < most, ValueError) << "worn out";
+})
+PORTCALL_EXPORT_TYPED(worn, [] { return calls; })
 PORTCALL_EXPORT_TYPED(hang, [] { for (;;) ::pause(); })
 """
 

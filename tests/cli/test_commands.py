@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from click.testing import Result
 
-from portcall import extras, graph, opencl, toolchain
+from portcall import _compilers, extras, graph, opencl, toolchain
 from portcall.bench import Finding
 from portcall.cli import _progress
 from portcall.cli._output import counted
@@ -213,7 +213,7 @@ def test_compile_without_a_compiler_says_that_zig_takes_its_place(
     made = invoke("compile", tmp_path / "a.c", "-o", tmp_path / "a.so")
     assert made.exit_code == 0, made.output
     assert "by zig" in made.stderr
-    monkeypatch.setattr(toolchain, "zig_is_installed", lambda: False)
+    monkeypatch.setattr(_compilers, "zig_is_installed", lambda: False)
     refused = invoke("demo", "--folder", tmp_path / "tour")
     assert (refused.exit_code, "pip install 'portcall[zig]'" in refused.stderr) == (1, True)
 

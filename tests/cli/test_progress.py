@@ -74,3 +74,11 @@ def test_bar_counts_things() -> None:
     assert bar.line(0).startswith("compiling  0.")
     bar.done, bar.total = 30, 120
     assert "[#####...............]  30 of 120 files, " in bar.line(0)
+
+
+def test_progress_bar_stays_within_its_total() -> None:
+    bar = Bar("parameters", total=100, in_pieces=True, done=40)
+    assert "[########............]  40 B of 100 B" in bar.line(0)
+    assert "[############........]  60 B of 100 B" in bar.line(20)
+    assert "[####################]  100 B of 100 B" in bar.line(300)
+    assert "  40 B of 100 B" in Bar("upload", total=100, done=40).line(20)

@@ -266,12 +266,14 @@ def wait_for_child(pid: int) -> str:
 def test_bench_prints_figures_with_units(invoke: Invoke, kernels: str) -> None:
     result = invoke("bench", kernels, *ADD_ONE, "--number", "5", "--repeat", "7")
     assert result.exit_code == 0, result.output
-    first, counts, head, row = result.stdout.splitlines()
+    first, counts, head, row, verdict, *advice = result.stdout.splitlines()
     assert first == "add_one(range:float32[8], out:float32[8]) on cpu:0"
     assert counts == "7 repeats of 5 calls"
     assert head.split() == ["min", "median", "p95", "mean", "std", "max", "repeats"]
     assert row.split()[-1] == "7"
     assert row.split()[1] in {"ns", "us", "ms"}
+    assert verdict.startswith("not trustworthy: ")  # seven values are few
+    assert any(line.startswith("  few: ") for line in advice)
 
 
 def test_bench_json_has_samples_and_conditions(invoke: Invoke, kernels: str, tmp_path: Path) -> None:
@@ -287,7 +289,7 @@ def test_bench_json_has_samples_and_conditions(invoke: Invoke, kernels: str, tmp
 @pytest.mark.parametrize("words", [(), ("--repeat", "2"), ("--min-repeat-ms", "20", "--repeat", "2")], ids="".join)
 def test_bench_chooses_counts_without_warnings(invoke_json: InvokeJson, kernels: str, words: tuple[str, ...]) -> None:
     answer = invoke_json("bench", kernels, *ADD_ONE, *words)
-    assert answer["repeat"] == len(answer["results_s"]) == (2 if words else 20)
+    assert answer["repeat"] == len(answer["results_s"]) == (2 if words else 40)
     assert answer["min_s"] * answer["number"] >= (0.02 if "--min-repeat-ms" in words else 0.01)
     assert "short" not in [warning["code"] for warning in answer["warnings"]]
 

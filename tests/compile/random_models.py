@@ -5,7 +5,7 @@
 
 A model is right, refused (the compiler says so: ModelError), or wrong. One that is wrong is made smaller as long as it
 stays wrong, and printed. The same seed gives the same model. ``--record`` adds what was found to a file of JSON, and
-goes on after the seeds that are in it.
+goes on after the seeds that are in it. Those that were wrong are judged again first.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ MOST_ELEMENTS = 1 << 14
 TOLERANCE = 1e-4  # of the largest value
 FLOOR = 1e-6  # of the results of models whose values are near 1
 PER_PROCESS = 50
+MOST_SECONDS = 900  # for that many
 NUDGE, ALLOWED = 1e-6, 100.0  # a model that enlarges a nudge of its inputs may enlarge rounding as well
 
 
@@ -140,7 +141,7 @@ class Maker:
             shape = tuple(dim.dim_value for dim in kind.shape.dim)
             if not all(dim.WhichOneof("value") == "dim_value" for dim in kind.shape.dim):
                 raise NotPossibleError
-            if not 0 < prod(shape) <= MOST_ELEMENTS:
+            if min(shape, default=1) < 1 or prod(shape) > MOST_ELEMENTS:  # inference gives negative extents, too
                 raise NotPossibleError
             made.append(Value(output.name, shape, helper.tensor_dtype_to_np_dtype(kind.elem_type).name, exact))
         self.nodes.append(node)
@@ -624,21 +625,18 @@ def _needed(nodes: Sequence[Any], values: dict[str, Value], constants: dict[str,
 def judged(first: int, count: int) -> dict[int, str]:
     """Judge models in a process of their own, and in further ones after each that it does not survive."""
     found: dict[int, str] = {}
-    while len(found) < count:
-        words = [
-            sys.executable,
-            __file__,
-            "--here",
-            "--first",
-            str(first + len(found)),
-            "--count",
-            str(count - len(found)),
-        ]
-        done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False)
-        lines = [line.partition("\t") for line in done.stdout.splitlines()]
+    while missing := [seed for seed in range(first, first + count) if seed not in found]:
+        words = [sys.executable, __file__, "--here", "--first", str(missing[0]), "--count", str(len(missing))]
+        try:
+            done = subprocess.run(
+                words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False, timeout=MOST_SECONDS
+            )
+            said, end = done.stdout, f"the process ended with {done.returncode}"
+        except subprocess.TimeoutExpired as expired:
+            said, end = expired.stdout or b"", f"it was not judged in {MOST_SECONDS} s"
+        lines = [line.partition("\t") for line in said.decode().splitlines()]
         found.update((int(seed), verdict) for seed, tab, verdict in lines if tab)
-        if len(found) < count:
-            found[first + len(found)] = f"wrong: the process ended with {done.returncode}"
+        found.setdefault(next((seed for seed in missing if seed not in found), missing[-1]), f"wrong: {end}")
     return found
 
 
@@ -660,6 +658,11 @@ def main() -> int:
     first = max(options.first, record["models"])
     end = max(first, options.first + options.count)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
+        again = [int(seed) for seed in record["wrong"]]
+        record["counts"]["wrong"] = record["counts"].get("wrong", 0) - len(again)
+        record["wrong"] = {}
+        for found in pool.map(lambda seed: judged(seed, 1), again):
+            _add(record, record["models"], found)
         parts = [(at, min(PER_PROCESS, end - at)) for at in range(first, end, PER_PROCESS)]
         for (at, count), found in zip(parts, pool.map(lambda part: judged(*part), parts), strict=True):
             _add(record, at + count, found)

@@ -36,6 +36,36 @@ def test_rows_in_which_a_mask_leaves_nothing(length: int) -> None:
     np.testing.assert_allclose(shares, [[np.nan] * length, [1 / length] * length], rtol=1e-6)
 
 
+ALONE = [  # TVM gives the buffers of such functions the same name, or pads element by element
+    ("Gelu", {}, [[2, 3, 40]], "element-wise"),
+    ("LogSoftmax", {"axis": -1}, [[3, 40]], "rows"),
+    ("GlobalAveragePool", {}, [[2, 3, 5, 7]], "rows"),
+    ("LayerNormalization", {"axis": -2}, [[2, 3, 5, 7], [5, 7]], "rows"),
+    (
+        "MaxPool",
+        {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]},
+        [[2, 3, 21, 35]],
+        "pooling of planes",
+    ),
+    ("AveragePool", {"kernel_shape": [5, 4], "pads": [2, 2, 1, 2]}, [[2, 3, 9, 20]], "pooling of planes"),
+    ("MaxPool", {"kernel_shape": [3, 2, 3], "strides": [2, 1, 2]}, [[1, 2, 6, 7, 8]], "pooling of planes"),
+]
+
+
+@pytest.mark.parametrize(("op", "attributes", "shapes", "rule"), ALONE, ids=lambda value: str(value)[:20])
+def test_operators_alone_have_a_rule(op: str, attributes: dict[str, Any], shapes: list[list[int]], rule: str) -> None:
+    inputs = {f"x{k}": shape for k, shape in enumerate(shapes)}
+    model = make([helper.make_node(op, list(inputs), ["y"], **attributes)], inputs, ["y"], opset=20)
+    made = portcall.compile.onnx(model)
+    assert rule in made.kernels
+    assert "default" not in made.kernels
+
+
+def test_a_value_that_is_put_beside_itself_has_a_rule() -> None:
+    model = make([helper.make_node("Concat", ["x", "x"], ["y"], axis=-1)], {"x": [2, 5]}, ["y"])
+    assert portcall.compile.onnx(model).kernels == {"element-wise": 1}
+
+
 # What the importer, LLVM's vectorizer or the machine's shifts had wrong, or what the importer has not; values
 # without elements; pictures of one channel.
 WRONG_ONCE = [
@@ -45,6 +75,7 @@ WRONG_ONCE = [
     "reduce_sum_empty_set_non_reduced_axis_zero",
     "slice_start_out_of_bounds",
     "tril_zero",
+    "tril_one_row_neg",
     "causal_conv_with_state_kernel_size_one",
     "causal_conv_with_state_kernel_size_one_expanded",
     "attention_bidirectional_window",

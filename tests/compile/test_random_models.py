@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import json
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -135,3 +138,65 @@ def test_normalizations_of_large_values_have_a_root(axis: int) -> None:
         difference = exact - exact.mean(axes, keepdims=True)
         variance = (difference**2).mean(axes, keepdims=True) + (1e-5 if scales else 0)
         np.testing.assert_allclose(found, difference / np.sqrt(variance), atol=0.2)
+
+
+def test_rows_of_a_matrix_are_no_picture() -> None:
+    """What changes the layout of a picture of one row stands in front of a product, too."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], kernel_shape=[1, 2]),
+        helper.make_node("MatMul", ["c", "m"], ["y"]),
+    ]
+    model = make(nodes, {"x": (5, 8, 1, 3)}, ["y"], {"w": random(17, 8, 1, 2), "m": random(2, 4)})
+    check(model, {"x": random(5, 8, 1, 3)})
+
+
+def test_seeds_that_were_wrong_are_judged_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "record.json"
+    wrong = {"3": "result 0 differs"}
+    path.write_text(json.dumps({"models": 5, "counts": {"right": 4, "wrong": 1}, "wrong": wrong, "refused": {}}))
+    asked: list[tuple[int, int]] = []
+
+    def judged(first: int, count: int) -> dict[int, str]:
+        asked.append((first, count))
+        return dict.fromkeys(range(first, first + count), "right")
+
+    monkeypatch.setattr(random_models, "judged", judged)
+    monkeypatch.setattr(sys, "argv", ["random_models.py", "--count", "7", "--record", str(path)])
+    assert random_models.main() == 0
+    assert sorted(asked) == [(3, 1), (5, 2)]
+    record = json.loads(path.read_text())
+    assert record["models"] == 7
+    assert record["counts"] == {"right": 7, "wrong": 0}
+    assert record["wrong"] == {}
+
+
+def test_values_that_each_step_reads_twice_are_not_written_again_and_again() -> None:
+    """Each step would double the code of one function that does all of them."""
+    nodes, last = [], "x"
+    for k in range(12):
+        nodes += [helper.make_node("Tanh", [last], [f"t{k}"]), helper.make_node("Mul", [f"t{k}", last], [f"v{k}"])]
+        last = f"v{k}"
+    check(make(nodes, {"x": (3, 5)}, [last]), {"x": random(3, 5)})
+
+
+@pytest.mark.parametrize("first", ["Round", "LRN"])
+def test_functions_with_exponentials_behind_others(first: str) -> None:
+    x = 3 * random(1, 4, 5, 8)
+    words = {"size": 3} if first == "LRN" else {}
+    ops = ("Sinh", "Cosh", "Selu", "Elu", "Celu")
+    nodes = [helper.make_node(first, [f"x{op}"], [f"v{op}"], **words) for op in ops]
+    nodes += [helper.make_node(op, [f"v{op}"], [op]) for op in ops]
+    check(make(nodes, {f"x{op}": x.shape for op in ops}, ops), {f"x{op}": x for op in ops})
+
+
+def test_sinh_is_exact_near_zero_and_defined_for_large_values() -> None:
+    x = np.array([[-80, -3, -1, -1e-3, -1e-20, 0, 1e-6, 0.5, 0.999, 1, 2, 80]], "float32")
+    model = make([helper.make_node("Sinh", ["x"], ["y"])], {"x": x.shape}, ["y"])
+    (found,) = outputs(portcall.compile.onnx(model, runtime="graph"), {"x": x})
+    np.testing.assert_allclose(found, np.sinh(x.astype("float64")), rtol=2e-6)
+
+
+@pytest.mark.parametrize("op", ["ReduceMean", "ReduceL1", "ReduceSumSquare"])
+def test_reductions_over_axes_that_are_an_input_have_a_type(op: str) -> None:
+    nodes = [helper.make_node(op, ["x", "axes"], ["v"], keepdims=0), helper.make_node("Softsign", ["v"], ["y"])]
+    check(make(nodes, {"x": (3, 2, 5)}, ["y"], {"axes": np.array([2])}, opset=18), {"x": random(3, 2, 5)})

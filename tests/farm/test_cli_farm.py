@@ -9,15 +9,18 @@ import os
 import re
 import shlex
 import signal
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from farm.boards import place_command
+from farm.boards import client, place_command
+from farm.running import running_farm
 from portcall import toolchain
 
 Run = Callable[..., Any]
@@ -75,6 +78,73 @@ def test_farm_command_joins_lists_and_leases_a_board(tmp_path: Path) -> None:
             events = portcall("farm", "history", "--place", "b1", **where)["events"]
             assert {"place registered", "place leased", "place maintenance"} <= {e["what"] for e in events}
         assert portcall("farm", "status", **where)["places"] == []
+
+
+def test_serve_gives_each_server_of_a_key_on_one_machine_a_place() -> None:
+    with running_farm() as farm, contextlib.ExitStack() as stack:
+        words = ("serve", "--farm", f"{farm.host}:{farm.port}", "--key", "k", "--silent")
+        servers = [stack.enter_context(started(*words))[0] for _ in range(4)]
+        base = f"{socket.gethostname()}-k"
+        assert list(farm.state.places) == [base, f"{base}-2", f"{base}-3", f"{base}-4"]
+        with client(farm) as lab:
+            leases = [lab.lease("k") for _ in range(4)]
+            assert {lease.place for lease in leases} == set(farm.state.places)
+            for lease in leases:
+                lease.release()
+        servers[1].kill()  # whose name is free then: its next start has it again
+        servers[1].wait()
+        stack.enter_context(started(*words))
+        assert len(farm.state.places) == 4
+
+
+@pytest.mark.parametrize("named_port", [True, False])
+def test_serve_tells_the_farm_a_custom_address(named_port: bool) -> None:
+    with running_farm() as farm, socket.create_server(("127.0.0.2", 0)) as router:
+        port = router.getsockname()[1]
+        words = ("serve", "--farm", f"{farm.host}:{farm.port}", "--key", "k", "--silent", "--place", "b")
+        there = f"127.0.0.2:{port}" if named_port else "127.0.0.2"
+        with started(*words, "--custom-addr", there) as (_, own):
+            place = farm.state.places["b"]
+            assert (place.host, place.port) == ("127.0.0.2", port if named_port else int(own.rpartition(":")[2]))
+            if not named_port:
+                return
+            host, _, number = own.rpartition(":")
+            thread = threading.Thread(target=forward, args=(router, (host, int(number))))
+            thread.start()
+            with client(farm) as lab, lab.lease("k") as lease, lease.session() as session:
+                assert session["testing.echo"](7) == 7
+            thread.join()
+
+
+def forward(router: socket.socket, to: tuple[str, int]) -> None:
+    """Pass one connection on, as a router does."""
+    here, _ = router.accept()
+    there = socket.create_connection(to)
+
+    def copy(source: socket.socket, sink: socket.socket) -> None:
+        with contextlib.suppress(OSError):  # an end may be reset
+            while data := source.recv(1 << 16):
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
+
+    with here, there:
+        back = threading.Thread(target=copy, args=(there, here))
+        back.start()
+        copy(here, there)
+        back.join()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--custom-addr", "lab"),
+        ("--custom-addr", "lab:0", "--farm", "127.0.0.1:1", "--key", "k"),
+        ("--custom-addr", "lab", "--relay", "--farm", "127.0.0.1:1", "--key", "k"),
+    ],
+)
+def test_serve_refuses_a_custom_address_that_nobody_could_use(words: tuple[str, ...]) -> None:
+    done = subprocess.run([*place_command(), *words], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2, done.stderr
 
 
 def test_readme_lines_of_the_farm_run(tmp_path: Path) -> None:

@@ -137,6 +137,19 @@ def test_lease_end_leaves_no_session_to_call(farm: RunningFarm, how: str, relay:
                         call()
 
 
+def test_lease_has_parallel_sessions_which_end_with_it(farm: RunningFarm) -> None:
+    with board(farm), client(farm) as lab, lab.lease("k") as lease, lease.session(parallel=2) as session:
+        assert isinstance(session, rpc.ParallelSession)
+        assert [each["testing.echo"](i) for i, each in enumerate(session.sessions)] == [0, 1]
+        before = [each.stats()["requests"] for each in session.sessions]
+        assert session["testing.echo"].map(range(20)) == list(range(20))
+        assert all(each.stats()["requests"] >= n + 10 for each, n in zip(session.sessions, before, strict=True))
+        lease.release()
+        for each in session.sessions:
+            with pytest.raises(errors.RPCError):
+                each["testing.echo"]
+
+
 def test_place_of_a_new_lease_ends_what_is_left_of_older_ones(farm: RunningFarm) -> None:
     """The farm believes an agent that comes back without sessions; a key that was not used yet is none."""
     with board(farm), client(farm) as lab, client(farm, user="bob") as other:

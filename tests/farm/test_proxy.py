@@ -22,9 +22,10 @@ import pytest
 from farm.boards import board
 from farm.running import RunningFarm, TrackerPeer, running_farm
 from farm.test_tracker_tvm import first_line, tvm
-from portcall import rpc
+from portcall import errors, rpc
 
 MAGIC = 0xFF271
+DUPLICATE = 0xFF272
 MISMATCH = 0xFF273
 
 
@@ -76,8 +77,16 @@ def joined(farm: RunningFarm, count: int = 1) -> None:
     farm.until(lambda: len(farm.state.places) == count)
 
 
+def known(farm: RunningFarm, key: str) -> None:
+    """Let the farm see a server of a key that leaves at once."""
+    with Peer(farm, f"server:{key}"):
+        joined(farm)
+    joined(farm, 0)
+
+
 @pytest.mark.parametrize("first", ["server", "client"])
 def test_proxy_exchanges_hellos_in_either_order(farm: RunningFarm, first: str) -> None:
+    known(farm, "k1")
     texts = {"server": "server:k1 -portcall=1 -nonce=00ff", "client": "client:k1 -timeout=5"}
     with Peer(farm, texts[first]) as one:
         farm.until(lambda: farm.state.places or farm.state.queue.size)
@@ -107,6 +116,29 @@ def test_proxy_queues_servers_of_one_key(farm: RunningFarm) -> None:
         with Peer(farm, "client:k") as a, Peer(farm, "client:k") as b:
             assert {a.partner(), b.partner()} == {"server:k"}
             assert {one.partner(), two.partner()} == {"client:k"}
+
+
+def test_proxy_refuses_a_client_whose_key_no_server_has_had(farm: RunningFarm) -> None:
+    with Peer(farm, "server:k"):
+        joined(farm)
+        with Peer(farm, "client:kk") as client:
+            assert struct.unpack("<i", client.ended()) == (MISMATCH,)
+        with pytest.raises(errors.KeyMismatchError):
+            rpc.connect(farm.host, farm.port, key="kk", token="", timeout=300)
+    assert not farm.state.leases
+
+
+def test_proxy_lets_one_client_of_a_key_wait(farm: RunningFarm) -> None:
+    known(farm, "k")
+    with Peer(farm, "client:k") as first:
+        farm.until(lambda: farm.state.queue.size == 1)
+        with Peer(farm, "client:k -timeout=5") as second:
+            assert struct.unpack("<i", second.ended()) == (DUPLICATE,)
+        with pytest.raises(errors.KeyMismatchError, match="another client"):
+            rpc.connect(farm.host, farm.port, key="k", token="", timeout=300)
+        with Peer(farm, "server:k"):
+            assert first.partner() == "server:k"
+    farm.until(lambda: not farm.state.leases)
 
 
 def test_proxy_withdraws_a_server_that_leaves(farm: RunningFarm) -> None:
@@ -298,6 +330,7 @@ def test_proxy_text_message_ends_the_session(farm: RunningFarm) -> None:
 
     thread = threading.Thread(target=lambda: asyncio.run(talk()))
     thread.start()
+    joined(farm)
     with Peer(farm, "client:k") as client:
         assert client.partner() == "server:k"
         assert client.ended() == b""
@@ -319,6 +352,7 @@ def test_proxy_leases_a_board_for_a_client_with_a_plain_key(farm: RunningFarm, r
 
 
 def test_proxy_serves_tvms_clients_with_boards_and_clients_wait_for_one(farm: RunningFarm) -> None:
+    known(farm, "k")
     with Peer(farm, "client:k") as client:
         farm.until(lambda: farm.state.queue.size)
         with board(farm):
@@ -334,7 +368,7 @@ def test_proxy_takes_one_client_and_one_agent_for_a_match_key(farm: RunningFarm)
     with Peer(farm, f"client:{key}") as first:
         farm.until(lambda: farm.server.relay.early)
         with Peer(farm, f"client:{key}") as second:
-            assert struct.unpack("<i", second.ended()) == (MISMATCH,)
+            assert struct.unpack("<i", second.ended()) == (DUPLICATE,)
         with Peer(farm, f"server:{key} -relay=1") as agent:
             assert agent.partner() == f"client:{key}"
             agent.sock.sendall(b"hello")

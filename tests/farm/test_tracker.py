@@ -122,7 +122,7 @@ def test_tracker_entries_end_with_their_connection(farm: RunningFarm) -> None:
                 assert peer.ask(put) == "0"
                 assert queue(other, "k") == {"free": 1, "pending": 0}
             farm.until(lambda: not farm.state.places)
-        assert queue(other, "k") == {"free": 0, "pending": 0}
+            assert json.loads(other.ask("[6]"))[1]["queue_info"] == {"k": {"free": 0, "pending": 0}}
 
 
 def test_tracker_match_key_put_twice_is_one_resource(farm: RunningFarm) -> None:

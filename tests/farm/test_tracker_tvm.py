@@ -63,6 +63,8 @@ def test_tracker_serves_tvms_servers_and_clients(farm: RunningFarm) -> None:
         assert summary["queue_info"]["k"] == {"free": 1, "pending": 0}
         assert [info["key"] for info in summary["server_info"]] == ["server:k"]
     farm.until(lambda: not farm.state.places)
+    with tvm(farm, "summary", "k") as asking:
+        assert json.loads(first_line(asking))["queue_info"] == {"k": {"free": 0, "pending": 0}}
 
 
 def test_tracker_client_waits_and_a_killed_client_frees_the_server(farm: RunningFarm) -> None:

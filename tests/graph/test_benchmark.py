@@ -68,9 +68,9 @@ class Spy:
 
 
 def test_benchmark_names_its_device_argument(mlp_module: graph.GraphModule) -> None:
-    for given in ({"device": CPU}, {"x": array(4, 16)}):
-        with pytest.raises(TypeError, match="dev="):
-            mlp_module.benchmark(**given)
+    with pytest.raises(TypeError, match="dev="):
+        mlp_module.benchmark(x=array(4, 16))
+    assert mlp_module.benchmark(device=CPU, number=1, repeat=1, x=array(4, 16)).mean > 0
 
 
 def test_benchmark_checks_its_arguments(mlp_module: graph.GraphModule) -> None:

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import csv
 import functools
+import io
 import json
 import stat
 from collections.abc import Callable, Iterator
@@ -208,6 +210,12 @@ def test_profile_records_every_call(open_debug: Open) -> None:
     assert report.total == pytest.approx(sum(node.duration for node in report.nodes))
     assert report.span == max(node.start + node.duration for node in report.nodes)
     assert sum(node.share for node in report.nodes) == pytest.approx(1)
+    assert graph.Profile.from_json(report.to_json()) == report
+    rows = list(csv.DictReader(io.StringIO(report.to_csv())))
+    assert [(row["name"], float(row["duration"])) for row in rows] == [(n.name, n.duration) for n in report.nodes]
+    for wrong in ("{}", "[]", '{"nodes": [{}]}', "nothing", "[" * 100_000):
+        with pytest.raises(ValueError, match=r"."):
+            graph.Profile.from_json(wrong)
     found = json.loads(report.to_json())
     assert found["nodes"][2]["outputs"] == ["float32[2,3]", "float32[2,3]"]
     assert found["total_s"] == report.total

@@ -177,6 +177,14 @@ def test_set_input_takes_name_index_keyword_or_dict(lib: portcall.Module) -> Non
     assert m.get_output(0).numpy() == 4321
 
 
+def test_set_input_takes_key_and_value_by_name(mlp_module: graph.GraphModule) -> None:
+    x = array(4, 16)
+    mlp_module.set_input(key="x", value=x)
+    assert (mlp_module.get_input("x").numpy() == x).all()
+    with pytest.raises(errors.GraphError, match="key"):
+        mlp_module.set_input(key="x")
+
+
 @pytest.mark.parametrize("offset", [0, 4, 16, 60])
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_set_input_copies_any_alignment_and_layout(mlp_module: graph.GraphModule, offset: int, order: Any) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import portcall
-from portcall import toolchain
+from portcall import _compilers, toolchain
 from portcall.errors import ModuleLoadError
 from portcall.inspect import LibraryReport, inspect_library
 
@@ -299,7 +299,7 @@ def test_inspect_library_unknown_context_variable_is_a_problem(tmp_path: Path) -
 def test_inspect_library_object_file_must_be_linked_first(tmp_path: Path) -> None:
     (tmp_path / "k.c").write_text(MODERN)
     compiler = toolchain.find_compiler("c")
-    toolchain.execute(
+    _compilers.execute(
         (*compiler.command, f"-I{toolchain.include_dir()}", "-c", str(tmp_path / "k.c"), "-o", str(tmp_path / "k.o")),
         "x",
     )

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import portcall
-from portcall import toolchain
+from portcall import _compilers, toolchain
 from portcall.inspect._elf import Build, read_elf
 from portcall.inspect._machine import (
     MOST_CHARACTERS,
@@ -124,7 +124,7 @@ def test_this_machine_agrees_with_its_compiler(tmp_path: Path) -> None:
     (tmp_path / "a.c").write_text("int f(void) { return 1; }")
     machine = this_machine()
     assert read_elf(toolchain.create_shared(tmp_path / "a.c", tmp_path / "a.so").read_bytes()).build == machine.build
-    assert toolchain.is_this_machine(machine.target)
+    assert _compilers.is_this_machine(machine.target)
     cross = toolchain.create_shared(tmp_path / "a.c", tmp_path / "b.so", f"{machine.target}.{machine.libc_version}")
     assert read_elf(cross.read_bytes()).build == machine.build
     assert machine.portcall == portcall.__version__

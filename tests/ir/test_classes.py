@@ -399,7 +399,7 @@ def test_register_object_refuses_invalid_fields(
     ("arguments", "error", "message"),
     [
         ({"default": 1, "default_factory": int}, ValueError, "not both"),
-        ({"default_factory": []}, TypeError, r"default_factory is called without arguments, got \[\]"),
+        ({"default_factory": []}, TypeError, r"default_factory is a function, got \[\]"),
         ({"compare": "ident"}, ValueError, "compare is True, False or 'identity', got 'ident'"),
         ({"default": []}, ValueError, r"a mutable default, \[\], would be shared: use default_factory=list$"),
         ({"default": portcall.List()}, ValueError, "would be shared: use default_factory$"),
@@ -413,18 +413,18 @@ def test_field_refuses_invalid_options(arguments: dict[str, Any], error: type[Ex
 
 def test_register_object_refuses_invalid_classes() -> None:
     with pytest.raises(TypeError, match=r"takes a subclass of portcall.Object, got <class 'int'>"):
-        portcall.register_object("test.classes.Int")(int)  # type: ignore[type-var]
+        portcall.register_object("test.classes.Int")(int)
     unregistered = type("Base", (portcall.Object,), {})
     with pytest.raises(TypeError, match="register Base, which Made derives from, first"):
         define("test.classes.Orphan", {}, unregistered)
     with pytest.raises(TypeError, match=r"Made.a: register Base first"):
         define("test.classes.Orphan", {"a": unregistered})
     with pytest.raises(TypeError, match=r"names something unknown: name 'Nothing' is not defined"):
-        define("test.classes.Orphan", {"a": "Nothing"})
+        define("test.classes.Unknown", {"a": "Nothing"})(1)
     with pytest.raises(ValueError, match=r"a mutable default, .*: use default_factory=list"):
         define("test.classes.Orphan", {"a": list}, a=[])
     with pytest.raises(TypeError, match=r'takes the key of a type, as in @register_object\("demo.Add"\); got <class'):
-        portcall.register_object(unregistered)
+        portcall.register_object(int)
     for key in ("ffi.Array", "ffi.Object", "int"):
         with pytest.raises(ValueError, match=f"'{key}' is a built-in type; choose another key"):
             define(key, {})
@@ -465,9 +465,6 @@ def test_field_defines_variables_in_containers(hint: Any) -> None:
 
 
 def test_register_object_of_types_that_hold_each_other_names_a_base_class() -> None:
-    with pytest.raises(TypeError, match=r"unknown: name 'Later' is not defined.*base class"):
-        define("test.classes.Earlier", {"other": "Later"})
-
     earlier = define("test.classes.Earlier", {"other": Expr | None}, Expr)
     later = define("test.classes.Later", {"other": earlier}, Expr)
     assert earlier(later(earlier(None))).other.other.other is None

@@ -75,7 +75,9 @@ def build(steps: list[Any], note: str = "") -> Any:
         if kind == "node":
             nodes.append(Node(values[0], values[1], note))
         elif kind == "wide":
-            nodes.append(Wide(values[0], values[1], note, values, table={"k": values[0], number: values[1]}))
+            nodes.append(
+                Wide(values[0], right=values[1], note=note, items=values, table={"k": values[0], number: values[1]})
+            )
         elif kind == "list":
             nodes.append(portcall.Array(values))
         elif kind == "dict":
@@ -229,7 +231,7 @@ def test_structural_hash_is_the_same_in_every_process() -> None:
 
 
 def test_walk_selects_by_class_and_key() -> None:
-    inner = Wide(1, 2, items=[Node(3)])
+    inner = Wide(1, right=2, items=[Node(3)])
     graph = Node(inner, [inner, Var("x")])
     assert ir.walk(graph, Node) == [graph, inner, inner.items[0]]
     assert ir.walk(graph, Node, order="post") == [inner.items[0], inner, graph]

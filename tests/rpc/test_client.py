@@ -680,7 +680,7 @@ for name, lie in (
     portcall.register_func("demo.lie." + name, lie)
     portcall.register_func("portcall.rpc." + name, lie, override=True)
 from portcall.rpc.server import _files
-_files.register = lambda *given: None
+_files.Files.register = lambda files: None
 """
     )
     with (

@@ -238,7 +238,8 @@ def test_sessions_keep_the_same_content_at_the_same_time(server: Serving) -> Non
 @pytest.fixture
 def contents(tmp_path: Path) -> Iterator[tuple[Any, Path]]:
     (tmp_path / "session").mkdir()
-    files = Files(str(tmp_path / "session"), 3 << 20, str(tmp_path / "store"))
+    files = Files(3 << 20, keeps=True)
+    files.enter(str(tmp_path / "session"), str(tmp_path / "store"))
     functions = {name.rpartition(".")[2]: function for name, function in files.functions.items()}
     yield SimpleNamespace(**functions), tmp_path
     files.close()

@@ -13,6 +13,7 @@ import pytest
 from portcall.rpc.server import _directories, _files
 from portcall.rpc.server._directories import MOST_DEPTH, delete_tree, disk_usage
 from portcall.rpc.server._directory_process import DirectoryProcess
+from portcall.rpc.server._linking import unpack
 from rpc.processes import children_of, command_of
 from rpc.raw_client import RETURN, RawClient, integer, text
 from rpc.serving import FUNCTIONS, Program, Serving, serving
@@ -86,13 +87,14 @@ def test_disk_usage_counts_deep_folders(tmp_path: Path) -> None:
 
 
 def test_unpack_refuses_deep_folders(tmp_path: Path) -> None:
-    files = _files.Files(str(tmp_path))
+    files = _files.Files()
+    files.enter(str(tmp_path))
     place = tmp_path / "place"
     place.mkdir()
     for name in ("d/" * 1500 + "a.c", "d/" * 1500):
         (tmp_path / "a.tar").write_bytes(archive((name, None if name.endswith("/") else b"int x;")))
         with pytest.raises(ValueError, match="folders"):
-            _files.unpack(tmp_path / "a.tar", place, files)
+            unpack(tmp_path / "a.tar", place, files)
     assert list(place.iterdir()) == []
     files.close()
 

@@ -24,7 +24,8 @@ import portcall
 from portcall import toolchain
 from portcall.errors import CompileError
 from portcall.rpc.client._library_check import objects
-from portcall.rpc.server._files import Files, unpack
+from portcall.rpc.server._files import Files
+from portcall.rpc.server._linking import unpack
 
 SOURCE = """
 #include <portcall/portcall.h>
@@ -52,7 +53,8 @@ class Called:
     """The functions for the files of a directory as methods, by the ends of their names."""
 
     def __init__(self, root: Path, limit: int = 0) -> None:
-        self.files = Files(str(root), limit)
+        self.files = Files(limit)
+        self.files.enter(str(root))
 
     def __getattr__(self, name: str) -> Any:
         functions = self.files.functions

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from portcall import rpc, toolchain
+from portcall import _compilers, rpc, toolchain
 from portcall.errors import ModuleLoadError, RemoteError
 from portcall.inspect._machine import this_machine, to_json
 from portcall.rpc.server._files import Files
@@ -38,9 +38,11 @@ CLASSIC = "void* __tvm_module_ctx; int f(void* a, int* c, int n, void* r, int* r
 OLDER_SERVER = """#!{python}
 import sys, tempfile
 import portcall
-from portcall.rpc.server import _files
+from portcall.rpc.server._files import Files
 with tempfile.TemporaryDirectory() as place:
-    _files.register(place, 0)
+    files = Files()
+    files.enter(place)
+    files.register()
     patterns = ["tvm.rpc.server.*", "portcall.rpc.file_*"]
     {more}
     portcall.get_global_func("portcall.rpc.ServeFds")(int(sys.argv[1]), int(sys.argv[2]), patterns, 0, None)
@@ -66,7 +68,7 @@ def make(tmp_path: Path) -> Make:
         if "-c" not in options:
             return toolchain.create_shared(source, tmp_path / name, target, options)
         compiler = toolchain.find_compiler("c", target)
-        toolchain.execute((*compiler.command, "-c", str(source), "-o", str(tmp_path / name)), "compiling")
+        _compilers.execute((*compiler.command, "-c", str(source), "-o", str(tmp_path / name)), "compiling")
         return tmp_path / name
 
     return made
@@ -329,7 +331,8 @@ def test_upload_refuses_libraries_where_none_can_be_loaded(own_server: Own, make
 @pytest.fixture
 def files(tmp_path: Path) -> Iterator[Files]:
     (tmp_path / "session").mkdir()
-    made = Files(str(tmp_path / "session"))
+    made = Files()
+    made.enter(str(tmp_path / "session"))
     yield made
     made.close()
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +26,11 @@ def remote(serving_functions: Serving) -> Iterator[rpc.ParallelSession]:
 
 def pids(remote: rpc.ParallelSession) -> list[int]:
     """The processes of the sessions, in their order."""
-    return [one._find("demo.pid")() for one in remote.sessions]  # type: ignore[misc]
+    return pids_of(remote.sessions)
+
+
+def pids_of(sessions: Sequence[rpc.Session]) -> list[int]:
+    return [one._find("demo.pid")() for one in sessions]  # type: ignore[misc]
 
 
 def test_calls_of_several_threads_run_at_the_same_time(remote: rpc.ParallelSession, tmp_path: Path) -> None:
@@ -60,6 +64,24 @@ def test_futures_and_coroutines_go_to_idle_sessions(remote: rpc.ParallelSession,
     assert not first.done()
     touch(flags[0])
     assert first.result(60) is None
+
+
+def test_map_shares_rows_among_idle_sessions(remote: rpc.ParallelSession, tmp_path: Path) -> None:
+    assert remote["demo.pid"].map([()] * 9) == pids(remote) * 3
+    tensors = [each.tensor(np.full(2, i, "float32")) for i, each in enumerate(remote.sessions)]
+    assert [result.session for result in remote["testing.echo"].map(tensors)] == list(remote.sessions)
+    busy = remote["demo.wait_for"].future(flag := str(tmp_path / "busy"))
+    assert set(remote["demo.pid"].map([()] * 10)) == set(pids_of(remote.sessions[1:]))
+    Path(flag).touch()
+    busy.result(60)
+    assert remote["testing.echo"].map(range(2000)) == list(range(2000))
+    with pytest.raises(KeyError) as raised:
+        remote["demo.raise"].map([("KeyError", "lost")] * 3)
+    assert raised.value.row == 0  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match="#0 and #1") as two:
+        remote["testing.echo"].map([1, (tensors[0], tensors[1])])
+    assert two.value.row == 1  # type: ignore[attr-defined]
+    assert remote["testing.echo"].map([]) == []
 
 
 def test_a_program_that_waits_for_each_call_uses_the_first_session(remote: rpc.ParallelSession) -> None:

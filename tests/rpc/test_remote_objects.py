@@ -16,6 +16,7 @@ from rpc.serving import FUNCTIONS, Serving
 SERVED = (
     FUNCTIONS
     + """
+import contextlib
 @portcall.register_object("rpc_objects.Counter")
 class Counter(portcall.Object):
     count: int
@@ -45,6 +46,22 @@ def breaks(n):
     raise KeyError("no more")
 @register("kept")
 def kept(): yield len
+class Lamp:
+    def __enter__(self): return "on"
+    def __exit__(self, kind, error, trace):
+        seen.append([kind and kind.__name__, str(error)])
+        return kind is ValueError
+seen = []
+@register("lamp")
+def lamp(): return Lamp()
+@register("seen")
+def seen_by_lamps(): return seen
+@register("opened")
+@contextlib.contextmanager
+def opened(name):
+    seen.append(["open", name])
+    try: yield {"name": name}
+    finally: seen.append(["close", name])
 @register("stats")
 def stats(rows, limit=None, *, scale=1): return [len(rows), limit, scale]
 """
@@ -161,3 +178,51 @@ def test_packed_func_of_python_takes_keyword_arguments() -> None:
         func([1], missing=2)
     with pytest.raises(errors.ArgumentError):
         portcall.get_global_func("testing.echo")(value=1)
+
+
+def test_remote_context_manager_begins_and_ends_on_the_server(remote: rpc.Session) -> None:
+    with remote["demo.opened"]("log") as log:
+        assert dict(log) == {"name": "log"}
+        assert remote["demo.seen"]() == [["open", "log"]]
+    with pytest.raises(KeyError), remote["demo.opened"]("second"):
+        raise KeyError("mine")
+    assert remote["demo.seen"]() == [["open", "log"], ["close", "log"], ["open", "second"], ["close", "second"]]
+
+
+def test_remote_context_manager_sees_the_error_and_may_take_it(remote: rpc.Session) -> None:
+    class OwnError(Exception):
+        pass
+
+    lamp = remote["demo.lamp"]()
+    assert lamp.type_name == "Lamp"
+    with lamp as light:
+        assert light == "on"
+        raise ValueError("dark")
+    with pytest.raises(OwnError), lamp:  # type: ignore[unreachable]
+        raise OwnError("far away")
+    with lamp:
+        pass
+    assert remote["demo.seen"]() == [["ValueError", "dark"], ["RuntimeError", "OwnError: far away"], [None, "None"]]
+    counter = remote["demo.counter"]()
+    assert counter.type_name == "rpc_objects.Counter"
+    with pytest.raises(TypeError, match="context manager"), counter:
+        pass
+
+
+def test_local_session_shows_its_objects_and_makes_shapes() -> None:
+    class Door:
+        def __enter__(self) -> int:
+            return 1
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    name = "test_remote_objects.door"
+    portcall.register_func(name, Door)
+    try:
+        with rpc.LocalSession() as session, session[name]() as opened:
+            assert opened == 1
+            assert session[name]().type_name == "Door"
+            assert session["ffi.Shape"](2, 3) == portcall.Shape((2, 3))
+    finally:
+        portcall.remove_global_func(name)

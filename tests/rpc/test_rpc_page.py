@@ -24,6 +24,10 @@ portcall.register_func("apply")(lambda f, value: f(value))
 portcall.register_func("say")(print)
 @portcall.register_func("sweep")
 def sweep(n): yield from range(n)
+import contextlib
+@portcall.register_func("opened")
+@contextlib.contextmanager
+def opened(name): yield {"name": name}
 @portcall.register_object("page.Counter", frozen=False)
 class Counter(portcall.Object):
     count: int

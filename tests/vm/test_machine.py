@@ -168,6 +168,13 @@ def test_machine_benchmark_and_profile(models: Compiled) -> None:
     m = models.machine("chain")
     assert m.benchmark(X, number=3, repeat=2).min > 0
     profile = m.profile(X)
+    assert portcall.vm.Profile.from_json(profile.to_json()) == profile
+    assert profile.to_csv().splitlines()[0] == "name,calls,time,share"
+    assert len(profile.to_csv().splitlines()) == 1 + len(profile.rows)
+    with pytest.raises(ValueError, match="profile"):
+        portcall.vm.Profile.from_json("{}")
+    with pytest.raises(ValueError, match=r"profile"):
+        portcall.vm.Profile.from_json("[" * 100_000)
     calls = {row.name: row.calls for row in profile.rows}
     assert calls["vm.builtin.alloc_tensor"] >= 100
     assert sum(row.share for row in profile.rows) == pytest.approx(1)

@@ -21,9 +21,9 @@
 #include "board/farm/channel.h"
 #include "board/farm/gate.h"
 #include "board/farm/hook.h"
-#include "board/hello.h"
 #include "board/secrets.h"
 #include "facts/farm.h"
+#include "session/hello.h"
 
 namespace portcall::board {
 namespace {
@@ -197,8 +197,9 @@ class Agent {
     const bool relayed = Relayed();
     command.emplace_back("keys", List({Quoted(options_.key)}));
     command.emplace_back("tags", Tags(options_.tags));
-    command.emplace_back("host", Quoted(relayed ? "" : Host()));
-    command.emplace_back("port", std::to_string(relayed ? 0 : task_.port));
+    const auto& [host, port] = options_.custom_addr;
+    command.emplace_back("host", Quoted(!host.empty() ? host : relayed ? "" : Host()));
+    command.emplace_back("port", !port.empty() ? port : std::to_string(relayed ? 0 : task_.port));
     command.emplace_back("fence", std::to_string(task_.fence));
     command.emplace_back("sessions", List(sessions));
     command.emplace_back("instance", Quoted(task_.instance));
@@ -216,6 +217,8 @@ class Agent {
 
   // Whether clients come through the farm, over connections that we make.
   bool Relayed() const {
+    const auto& [host, port] = options_.custom_addr;
+    if (!host.empty()) return port.empty() && task_.host.empty();
     return options_.relay || task_.host.empty() || (IsLoopback(task_.host) && !IsLoopback(orders_.host()));
   }
 

@@ -278,7 +278,8 @@ PORTCALL_API int PortcallTypeDefine(const TVMFFIByteArray* type_key, int32_t par
                                     const TVMFFITypeMetadata* metadata, const PortcallFieldSpec* fields,
                                     int32_t num_fields, int32_t* type_index);
 // A new object of any described type from the values of its fields, ancestors' first; kTVMFFIUnchanged asks for the
-// default. TypeError names the field whose value does not fit or is missing.
+// default. TypeError names the field whose value does not fit or is missing. Without values (NULL) fields without a
+// default stay unset, which reads as None in types that were defined at run time; so do those with the flag InitOff.
 PORTCALL_API int PortcallObjectCreate(int32_t type_index, const TVMFFIAny* values, int32_t num_values,
                                       TVMFFIObjectHandle* out);
 

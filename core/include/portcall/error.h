@@ -56,7 +56,7 @@ class Error : public std::exception {
   const char* what() const noexcept override {
     try {
       if (what_.empty()) what_ = std::string(kind()).append(": ").append(message());
-      return what_.c_str();
+      return what_.data();
     } catch (...) {
       return "portcall::Error";
     }

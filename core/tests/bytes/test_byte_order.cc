@@ -55,6 +55,8 @@ TEST("swapping twice is nothing") {
 
 // On any machine: these bytes are the wire's.
 TEST("numbers, data types and devices are little-endian on the wire") {
+  CHECK_EQ(portcall::bytes::BytesOf<int32_t>(0x01020304), "\x04\x03\x02\x01");
+  CHECK_EQ(portcall::bytes::BytesOf<int64_t>(-2), "\xfe\xff\xff\xff\xff\xff\xff\xff");
   std::string bytes;
   Writer out(&bytes);
   out.Put<int32_t>(0x01020304);

@@ -231,12 +231,49 @@ cdef object boxer_of(arg):
     return None
 
 
+cdef int set_stand_in(Frame* frame, int i, value) except -1:
+    """Pass what a value says to pass in its place, and keep it for the call."""
+    cdef TVMFFIAny given
+    tensor = as_tensor(frame, i, value)
+    if tensor is not None:
+        return set_made_tensor(frame, i, tensor, False)
+    set_argument(frame, i, <PyObject*>value)
+    given = frame.cells[i]
+    return own_cell(frame, i, core.any_view_to_owned(&given, &frame.cells[i]))
+
+
+cdef object stand_in_of(arg):
+    """What a value of a user's class, by the protocols of tvm-ffi and CUDA, says to pass in its place; or itself."""
+    kind = type(arg)
+    if hasattr(kind, "__tvm_ffi_object__"):
+        return arg.__tvm_ffi_object__()
+    if hasattr(kind, "__tvm_ffi_value__"):
+        return arg.__tvm_ffi_value__()
+    if hasattr(kind, "__tvm_ffi_int__"):
+        return int(arg.__tvm_ffi_int__())
+    if hasattr(kind, "__tvm_ffi_float__"):
+        return float(arg.__tvm_ffi_float__())
+    if hasattr(kind, "__tvm_ffi_opaque_ptr__"):
+        return c_void_p(arg.__tvm_ffi_opaque_ptr__())
+    if hasattr(kind, "__cuda_stream__"):
+        return c_void_p(arg.__cuda_stream__()[1])
+    if hasattr(kind, "__dlpack_data_type__"):
+        code, bits, lanes = arg.__dlpack_data_type__()
+        return classes[kTVMFFIDataType](code=code, bits=bits, lanes=lanes)
+    if hasattr(kind, "__dlpack_device__") and not hasattr(kind, "__dlpack__"):
+        return classes[kTVMFFIDevice](*arg.__dlpack_device__())
+    return arg
+
+
 cdef int set_rest(Frame* frame, int i, arg) except -1:
     cdef void* handle
     if boxers:
         boxer = boxer_of(arg)
         if boxer is not None:
             return hold(frame, i, <Object>boxer(arg))
+    stand_in = stand_in_of(arg)
+    if stand_in is not arg:
+        return set_stand_in(frame, i, stand_in)
     shape_class = classes[kTVMFFIShape]
     if isinstance(arg, shape_class):
         return own(frame, i, make_shape(arg))
@@ -256,7 +293,7 @@ cdef int set_rest(Frame* frame, int i, arg) except -1:
         set_cell(&frame.cells[i], kTVMFFIOpaquePtr)
         frame.cells[i].v_ptr = <void*><uintptr_t>(arg.value or 0)
         return 0
-    if callable(arg):
+    if callable(arg) and not isinstance(arg, ContextDecorator):  # what @contextmanager makes is there for `with`
         return hold(frame, i, make_function(arg, getattr(arg, "__name__", "")))
     if hasattr(arg, "__index__"):
         index = arg.__index__()

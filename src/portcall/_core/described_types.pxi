@@ -21,10 +21,10 @@ cdef class FieldAccess:
     cdef int64_t offset
     cdef int32_t type_index
     cdef bint in_place
-    cdef bint writable
+    cdef public bint writable
     cdef readonly str __name__
     cdef readonly str __doc__
-    cdef public object check  # check(value), for what the core does not check by itself; or None
+    cdef public object check  # check(value) gives the value to keep, after what the core does not check; or None
 
     cdef inline TVMFFIObject* node(self, instance) except NULL:
         """The object that the field is read from or written to: one of its type, for sure."""
@@ -52,16 +52,23 @@ cdef class FieldAccess:
         return take_value(&cell)
 
     def __set__(self, instance, value):
-        cdef TVMFFIObject* obj = self.node(instance)
+        cdef TVMFFIObject* obj
+        if isinstance(instance, Object) and (<Object>instance).handle == NULL and self.writable:
+            blank_object(<Object>instance)  # its constructor sets the fields one by one
+        obj = self.node(instance)
         if not self.writable:
             raise AttributeError(f"{type(instance).__name__}.{self.__name__} is read-only: replace({self.__name__}=...) makes "
                                  "another object")
         self.write(obj, value)
 
+    def set(self, instance, value):
+        """Write the field of an object, also where it is read-only: for code that has just made the object."""
+        self.write(self.node(instance), value)
+
     cdef int write(self, TVMFFIObject* obj, value) except -1:
         cdef StackFrame frame
         if self.check is not None:
-            self.check(value)
+            value = self.check(value)
         try:
             set_argument(&frame, 0, <PyObject*>value)
         except errors.ArgumentError as error:
@@ -85,8 +92,10 @@ cdef class Reflected:
     cdef bint in_order     # whether these are 0, 1, 2, ...
     cdef tuple names
     cdef dict places
-    cdef object checks    # place -> check(value), for what the core does not check by itself; or None
+    cdef object checks    # place -> check(value), which gives the value to keep; or None
     cdef bint post_init
+    cdef bint own_init    # whether the class defines a constructor
+    cdef bint required    # whether a field needs a value
     cdef object init      # makes the object of the arguments, in place of the fields; or None
 
     cdef int make(
@@ -97,6 +106,7 @@ cdef class Reflected:
         cdef Frame* frame = &space
         cdef Cells cells
         cdef int n = <int>len(self.names), place = 0
+        cdef list kept = None if self.checks is None else []
         if self.init is not None and checked:
             self.call_init(obj, [<object>args[i] for i in range(given)], keywords)
             if self.post_init:
@@ -108,7 +118,7 @@ cdef class Reflected:
             cells = Cells((None,) * n)
             frame = &cells.frame
         try:
-            self.fill(frame, args, given, keywords, type(obj), checked, &place)
+            self.fill(frame, args, given, keywords, type(obj), checked, &place, kept)
         except errors.ArgumentError as error:
             raise field_error(self.type_index, self.names[place], place, error) from None
         self.create(obj, frame.cells)
@@ -117,16 +127,17 @@ cdef class Reflected:
         return 0
 
     cdef int fill(
-        self, Frame* frame, PyObject* const* args, Py_ssize_t given, PyObject* keywords, cls, bint checked, int* at
+        self, Frame* frame, PyObject* const* args, Py_ssize_t given, PyObject* keywords, cls, bint checked, int* at,
+        list kept
     ) except -1:
-        """Write the values into the frame. ``at`` is the place that is worked on."""
+        """Write the values into the frame. ``at`` is the place that is worked on, ``kept`` holds what checks made."""
         cdef int place
         cdef Py_ssize_t i
         for place in range(<int>len(self.names)):
             set_cell(&frame.cells[place], kTVMFFIUnchanged)
         for i in range(given):
             at[0] = place = <int>i if self.in_order else self.positional[i]
-            self.set_value(frame, place, <object>args[i], checked)
+            self.set_value(frame, place, <object>args[i], checked, kept)
         if keywords != NULL:
             for i, name in enumerate(<tuple>keywords):
                 found = self.places.get(name)
@@ -135,7 +146,7 @@ cdef class Reflected:
                 at[0] = place = found
                 if frame.cells[place].type_index != kTVMFFIUnchanged:
                     raise TypeError(f"{cls.__name__}() got '{name}' twice: by position and by name")
-                self.set_value(frame, place, <object>args[given + i], checked)
+                self.set_value(frame, place, <object>args[given + i], checked, kept)
         return 0
 
     cdef int call_init(self, Object obj, list args, PyObject* keywords) except -1:
@@ -148,9 +159,10 @@ cdef class Reflected:
         core.object_inc_ref((<Object>made_object).handle)
         return become(obj, (<Object>made_object).handle)
 
-    cdef inline int set_value(self, Frame* frame, int place, value, bint checked) except -1:
+    cdef inline int set_value(self, Frame* frame, int place, value, bint checked, list kept) except -1:
         if checked and self.checks is not None and place in self.checks:
-            self.checks[place](value)
+            value = self.checks[place](value)
+            kept.append(value)
         return set_argument(frame, place, <PyObject*>value)
 
     cdef int create(self, Object obj, TVMFFIAny* cells) except -1:
@@ -158,6 +170,17 @@ cdef class Reflected:
         if core.object_create(self.type_index, cells, <int32_t>len(self.names), &handle) != 0:
             raise_raised(None)
         return become(obj, handle)
+
+
+cdef int blank_object(Object obj) except -1:
+    """Give an object of a class with a constructor of its own what it refers to, fields without a default unset."""
+    cdef Reflected reflected = reflected_classes.get(type(obj))
+    cdef void* handle
+    if reflected is None:
+        return 0
+    if core.object_create(reflected.type_index, NULL, 0, &handle) != 0:
+        raise_raised(None)
+    return become(obj, handle)
 
 
 cdef int make_object(Reflected reflected, Object obj, tuple args, dict kwargs, bint checked=True) except -1:
@@ -316,9 +339,10 @@ cdef int set_bytes(TVMFFIByteArray* out, str text, list kept) except -1:
 
 
 def register_reflected(cls, int32_t type_index, tuple names, tuple positional, tuple settable, checks, bint post_init,
-                       init):
+                       init, bint generated, bint required):
     """Let a class make objects of a described type: ``cls(...)`` takes the fields ``settable`` by name, and those at the
-    places ``positional`` by position; or ``init`` makes an object of its arguments."""
+    places ``positional`` by position; or ``init`` makes an object of its arguments. ``generated``: the class
+    defines no constructor. ``required``: a field has no default."""
     cdef Reflected reflected = Reflected.__new__(Reflected)
     reflected.type_index = type_index
     reflected.names = names
@@ -328,8 +352,10 @@ def register_reflected(cls, int32_t type_index, tuple names, tuple positional, t
     reflected.checks = checks
     reflected.post_init = post_init
     reflected.init = init
+    reflected.own_init = not generated
+    reflected.required = required
     reflected_classes[cls] = reflected
-    if cls.__init__ is Object.__init__ and cls.__new__ is Object.__new__:
+    if generated and cls.__new__ is Object.__new__:
         SetTypeVectorcall(<PyTypeObject*>cls, <void*>call_class)
 
 
@@ -341,7 +367,7 @@ def create_object(cls, dict values, dict changes):
         for name, value in changes.items():
             check = reflected.checks.get(reflected.places.get(name))
             if check is not None:
-                check(value)
+                changes[name] = check(value)
     make_object(reflected, obj, (), values | changes, False)
     return obj
 

@@ -70,17 +70,23 @@ cdef class PackedFunc(Object):
         """``__signature__``, for ``inspect.signature``; a property would stand for the class's signature too."""
         if name != "__signature__":
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
-        cdef PortcallFunctionInfo info
-        core.function_get_info(made(self), &info)
         python = <object>self.self_ if <void*>self.call == <void*>call_python else None
-        text = (<bytes>(info.name + strlen(info.name) + 1)) if info.flags & kPortcallFunctionSigned else b""
+        text = signature_text(self)
         if python is None and not text and (found := later["remote_signature"](self)) is not None:
             return found
         from portcall._signature import signature_of  # here: few programs ask, and it loads a lot
-        return signature_of(self, python, text.decode(errors="replace"))
+        return signature_of(self, python, text)
 
     def __repr__(self):
         return f"PackedFunc({self.name or 'at ' + hex(<uintptr_t>self.handle)})"
+
+
+def signature_text(PackedFunc func not None):
+    """What a library says of the types of a function, as its compiler or headers wrote it; empty if nothing."""
+    cdef PortcallFunctionInfo info
+    core.function_get_info(made(func), &info)
+    text = (<bytes>(info.name + strlen(info.name) + 1)) if info.flags & kPortcallFunctionSigned else b""
+    return text.decode(errors="replace")
 
 
 cdef object wrap_function(void* handle):
@@ -181,23 +187,25 @@ def set_row(error, index):
     error.row = index
 
 
-def map_remote(PackedFunc run not None, PackedFunc func not None, list rows not None, Object results not None):
-    """Call ``run``, which is ``portcall.MapCalls``, with all rows (tuples); ``results`` is an empty List."""
-    cdef Cells cells = Cells([None] * (2 + len(rows) + sum([len(row) for row in rows])), func, False)
+def map_remote(PackedFunc run not None, list funcs not None, list rows not None, Object results not None):
+    """Call ``run``, which is ``portcall.MapCalls``, with all rows (tuples), and the function of each; ``results`` is an
+    empty List."""
+    cdef PackedFunc func = funcs[0]  # in errors
+    cdef Cells cells = Cells([None] * (1 + 2 * len(rows) + sum([len(row) for row in rows])), func, False)
     cdef TVMFFIAny* first = cells.frame.cells
     cdef TVMFFIAny result
     cdef int32_t i
     cdef int32_t size
     index = 0
-    set_argument(&cells.frame, 0, <PyObject*>func)
-    borrow(&cells.frame, 1, results)
-    cells.frame.cells += 2
+    borrow(&cells.frame, 0, results)
+    cells.frame.cells += 1
     try:
-        for index, row in enumerate(rows):
+        for index, (called, row) in enumerate(zip(funcs, rows, strict=True)):
             size = <int32_t>len(<tuple>row)
             set_cell(cells.frame.cells, kTVMFFIInt)
             cells.frame.cells.v_int64 = size
-            cells.frame.cells += 1
+            set_argument(&cells.frame, 1, <PyObject*>called)
+            cells.frame.cells += 2
             for i in range(size):  # each has its place among the row's arguments
                 set_argument(&cells.frame, i, <PyObject*>(<tuple>row)[i])
             cells.frame.cells += size

@@ -39,11 +39,37 @@ cdef class Object:
         if reflected is None:
             raise TypeError(f"a {type(self).__name__} is made by a function of portcall, not by its class; a class of your "
                             "own is registered: @portcall.register_object(\"its.key\")")
+        if reflected.own_init and not args and not kwargs:
+            if self.handle != NULL:
+                return  # super().__init__() after the constructor has set fields
+            if reflected.required:
+                blank_object(self)  # the constructor sets them
+                return
         make_object(reflected, self, args, kwargs)
 
     def __dealloc__(self):
         if self.handle != NULL:
             core.object_dec_ref(self.handle)
+
+    def __ffi_init__(self, *args, **kwargs):
+        """Make the object of its fields, as the class's constructor would if it defined none."""
+        cdef Reflected reflected = reflected_classes.get(type(self))
+        if reflected is None:
+            raise TypeError(f"{type(self).__name__} is not a class of a described type")
+        make_object(reflected, self, args, kwargs)
+
+    def __init_handle_by_constructor__(self, constructor, *args):
+        """Refer to the object that a function makes of the arguments: for constructors of tvm-ffi's classes."""
+        cdef Reflected reflected = reflected_classes.get(type(self))
+        result = constructor(*args)
+        if not isinstance(result, Object) or (reflected is not None and not is_object_of(result, reflected.type_index)):
+            raise TypeError(f"the constructor of {type(self).__name__} gave {result!r}")
+        core.object_inc_ref(made(<Object>result))
+        become(self, (<Object>result).handle)
+
+    def __chandle__(self) -> int:
+        """The same as ``handle_value``, by tvm-ffi's name."""
+        return <uintptr_t>self.handle
 
     @property
     def type_key(self) -> str:

@@ -1,15 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measure functions, and report how far the numbers can be trusted.
+"""Measure functions, and say how far the numbers can be trusted.
 
-``BenchmarkResult`` holds what a time evaluator measured; ``check_conditions`` names what may have spoiled it.
+``measure`` times something by windows and judges the figure; ``compare`` says which of two is faster;
+``BenchmarkResult`` holds what a time evaluator measured.
 Times are seconds and sizes are bytes everywhere; text with units is made and read at the edges only.
 """
 
+from portcall.bench._compare import compare as compare
+from portcall.bench._comparison import Comparison as Comparison
 from portcall.bench._conditions import Finding as Finding
-from portcall.bench._conditions import check_conditions as check_conditions
+from portcall.bench._conditions import Interval as Interval
+from portcall.bench._conditions import Reading as Reading
 from portcall.bench._conditions import check_machine as check_machine
+from portcall.bench._cooling import Cooled as Cooled
+from portcall.bench._cooling import cool as cool
+from portcall.bench._counts import Counts as Counts
+from portcall.bench._latency import Latency as Latency
+from portcall.bench._latency import Percentile as Percentile
+from portcall.bench._latency import latency as latency
+from portcall.bench._measure import Measurement as Measurement
+from portcall.bench._measure import measure as measure
 from portcall.bench._result import BenchmarkResult as BenchmarkResult
+from portcall.bench._sustained import Sustained as Sustained
+from portcall.bench._sustained import sustain as sustain
 from portcall.bench._units import format_duration as format_duration
 from portcall.bench._units import format_size as format_size
 from portcall.bench._units import parse_duration as parse_duration
 from portcall.bench._units import parse_size as parse_size
+from portcall.bench._verdict import Verdict as Verdict
+from portcall.bench._verdict import judge as judge

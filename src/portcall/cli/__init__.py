@@ -43,6 +43,8 @@ COMMANDS = {
     "farm": ("portcall.cli.farm", "Hand out boards to many people, in a fair queue."),
     "inspect": ("portcall.cli.inspect", "Show what a library or a model offers and needs, without loading it."),
     "remote": ("portcall.cli.remote", "Give servers names, so that --rpc NAME is enough."),
+    "config": ("portcall.cli.config", "Show the flags with which compilers, make and CMake find portcall."),
+    "stubs": ("portcall.cli.stubs", "Write a library's functions and types as a typed Python module."),
     "doctor": ("portcall.cli.doctor", "Show versions, compilers and devices, and what to improve."),
     "version": ("portcall.cli.version", "Show the version, its commit and the ABIs."),
     "help": ("portcall.cli.help", "Show the help of a command."),

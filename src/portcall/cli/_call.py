@@ -224,16 +224,24 @@ def is_library(path: str) -> bool:
 
 
 def isolate_here(ctx: click.Context, given: dict[str, Any], work: str) -> None:
-    """Go on in a separate process, unless ``--rpc`` names a server."""
-    if not (given["rpc"] or uses_farm(given["rpc"], given)):
+    """Go on in a separate process, unless the call is in another one anyway."""
+    if is_here(given):
         isolate(ctx, work, given["timeout"])
+
+
+def is_here(given: dict[str, Any]) -> bool:
+    """Say whether the library is loaded by this process.
+
+    ``open``, where a command gives it, opens the sessions: a comparison has two of them, again and again.
+    """
+    return not (given.get("open") or given["rpc"] or uses_farm(given["rpc"], given))
 
 
 @contextlib.contextmanager
 def open_place(given: dict[str, Any], path: str, devices: Sequence[str]) -> Iterator[Place]:
     """Load a library: in this process, or on the server that ``--rpc`` names."""
     text = ",".join(devices)
-    if not (given["rpc"] or uses_farm(given["rpc"], given)):
+    if is_here(given):
         here = tuple([open_device(device) for device in devices])
         library = open_library(path)
         with StatusLine() as status:
@@ -241,7 +249,8 @@ def open_place(given: dict[str, Any], path: str, devices: Sequence[str]) -> Iter
         return
     if path:
         check_exists(path)
-    with open_session(given["rpc"] or "", given, given["timeout"]) as (session, status):
+    opening = given["open"]() if given.get("open") else open_session(given["rpc"] or "", given, given["timeout"])
+    with opening as (session, status):
         there = tuple([open_device(device, session) for device in devices])
         library = load_there(session, path, not given["no_check"], status) if path else session.module
         name = f"{text} of {session.name}"
@@ -249,6 +258,10 @@ def open_place(given: dict[str, Any], path: str, devices: Sequence[str]) -> Iter
 
 
 def load_there(session: Session, path: str, check: bool, status: StatusLine) -> portcall.Module:
+    from portcall.rpc import PopenSession
+
+    if isinstance(session, PopenSession) and is_library(path):  # it sees the same files
+        return load_in_process(session, path)
     try:
         with status.transfer(f"upload {os.path.basename(path)}", os.path.getsize(path)) as advance:
             sent = session.upload(path, progress=advance, check=check)
@@ -267,6 +280,14 @@ def load_there(session: Session, path: str, check: bool, status: StatusLine) -> 
         causes = "; ".join(reasons(path, str(error))) or "it is built for another machine, or lacks a library there"
         text = f"{session.name} does not load '{path}': {error.message}"
         raise CommandError(text, causes, f"portcall inspect {path}", kind=error.kind or "RemoteError") from error
+
+
+def load_in_process(session: Session, path: str) -> portcall.Module:
+    try:
+        module: portcall.Module = session["ffi.ModuleLoadFromFile"](os.path.abspath(path))
+    except RemoteError as error:
+        raise not_loaded(path, error.message, error.kind or "ModuleLoadError") from error
+    return module
 
 
 def check_exists(path: str) -> None:
@@ -347,9 +368,13 @@ def open_library(path: str) -> portcall.Module:
     try:
         return portcall.load_module(path)
     except (ModuleLoadError, OSError) as error:
-        causes = "; ".join(reasons(path, str(error)))
-        next_step = f"portcall inspect {path}" if can_be_read(path) else "give the path of a shared library (.so)"
-        raise CommandError(str(error), causes, next_step, kind=type(error).__name__) from error
+        raise not_loaded(path, str(error), type(error).__name__) from error
+
+
+def not_loaded(path: str, said: str, kind: str) -> CommandError:
+    causes = "; ".join(reasons(path, said))
+    next_step = f"portcall inspect {path}" if can_be_read(path) else "give the path of a shared library (.so)"
+    return CommandError(said, causes, next_step, kind=kind)
 
 
 def reasons(path: str, said: str) -> Iterator[str]:

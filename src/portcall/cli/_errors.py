@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from portcall import errors
 from portcall.extras import install_command
 
-OK, USER_ERROR, USAGE, DEVICE, TIMEOUT, CRASH, UNTRUSTED, INTERRUPTED = 0, 1, 2, 3, 4, 5, 6, 130
+OK, USER_ERROR, USAGE, DEVICE, TIMEOUT, CRASH, UNTRUSTED, SLOWER, INTERRUPTED = 0, 1, 2, 3, 4, 5, 6, 7, 130
 
 
 class CommandError(Exception):

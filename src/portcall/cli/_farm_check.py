@@ -68,7 +68,7 @@ def median_of(text: str) -> float:
     """Return the median seconds of a report in JSON; 0 where there is none."""
     try:
         report: Any = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return 0.0
     left = [report]
     while left:

@@ -8,7 +8,8 @@ import difflib
 import os
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ from portcall.cli._store import NAME, Remote, farm_token, read_remotes
 from portcall.errors import ConnectError
 
 if TYPE_CHECKING:
-    from portcall.farm import Farm
+    from portcall.farm import Farm, Lease
     from portcall.rpc import Session
 
 
@@ -66,12 +67,13 @@ def read_token_file(path: str | None) -> str | None:
 
 @contextlib.contextmanager
 def open_session(
-    address: str, given: dict[str, Any], call_timeout: float | None = None
+    address: str, given: dict[str, Any], call_timeout: float | None = None, shared: StatusLine | None = None
 ) -> Iterator[tuple[Session, StatusLine]]:
     """Open a session, and close it at the end; stderr shows a long wait.
 
     Parameters:
         address: the name of a remote, which has its address, key, token and certificates; or an address.
+        shared: shows the waits, where several sessions do so.
 
     Raises:
         RPCError: the server is not there, or does not let us in.
@@ -87,7 +89,7 @@ def open_session(
     ca, certificate = given["tls_ca"] or remote.tls_ca, given["tls_cert"] or remote.tls_cert
     tls = rpc.TLSOptions(ca=ca, certificate=certificate) if ca or certificate else None
     token = read_token_file(given["token_file"]) or remote.token or None
-    with StatusLine() as status, near_names(address, list(remotes)):
+    with status_line(shared) as status, near_names(address, list(remotes)):
         session = rpc.connect(
             remote.address,
             key=given["key"] or remote.key,
@@ -124,26 +126,56 @@ def connect_farm(given: dict[str, Any]) -> Farm:
     return farm
 
 
+def take_lease(farm: Farm, given: dict[str, Any], on_wait: Callable[[str], None] | None) -> Lease:
+    """Lease a place of a farm, or take the lease of PORTCALL_LEASE.
+
+    Raises:
+        CommandError: nothing says what to ask for.
+        RPCError: as ``Farm.lease``.
+    """
+    if ticket := os.environ.get("PORTCALL_LEASE", ""):
+        return farm.resume(ticket)
+    if not given["key"]:
+        raise CommandError("--farm needs --key, which says what to ask for", "", "portcall farm status")
+    return farm.lease(given["key"], wait=given["wait"], on_wait=on_wait)
+
+
 @contextlib.contextmanager
 def lease_session(given: dict[str, Any], call_timeout: float | None) -> Iterator[tuple[Session, StatusLine]]:
-    """Lease a place of a farm, or take the lease of PORTCALL_LEASE, and open a session in it."""
-    ticket = os.environ.get("PORTCALL_LEASE", "")
-    if not (ticket or given["key"]):
-        raise CommandError("--farm needs --key, which says what to ask for", "", "portcall farm status")
-    with StatusLine() as status, connect_farm(given) as farm:
-        waiting = {"wait": given["wait"], "on_wait": status.wait_for}
-        lease = farm.resume(ticket) if ticket else farm.lease(given["key"], **waiting)
-        with (
-            lease,
-            lease.session(
-                timeout=given["connect_timeout"],
-                call_timeout=call_timeout or 0,
-                on_wait=status.wait_for,
-                on_output=status.print_output,
-            ) as session,
-        ):
-            status.watch(session)
-            yield session, status
+    """Lease a place of a farm, and open a session in it."""
+    with (
+        StatusLine() as status,
+        lease_place(given, status) as lease,
+        session_of(lease, given, call_timeout, status) as session,
+    ):
+        yield session, status
+
+
+@contextlib.contextmanager
+def lease_place(given: dict[str, Any], status: StatusLine) -> Iterator[Lease]:
+    """Lease a place of a farm, or take the lease of PORTCALL_LEASE, and give it back at the end."""
+    with connect_farm(given) as farm, take_lease(farm, given, status.wait_for) as lease:
+        yield lease
+
+
+@contextlib.contextmanager
+def session_of(
+    lease: Lease, given: dict[str, Any], call_timeout: float | None, status: StatusLine
+) -> Iterator[Session]:
+    """Open a session with a place that is leased, and close it at the end."""
+    with lease.session(
+        timeout=given["connect_timeout"],
+        call_timeout=call_timeout or 0,
+        on_wait=status.wait_for,
+        on_output=status.print_output,
+    ) as session:
+        status.watch(session)
+        yield session
+
+
+def status_line(shared: StatusLine | None) -> AbstractContextManager[StatusLine]:
+    """Return the line that is shared, which goes on afterwards, or one of its own."""
+    return contextlib.nullcontext(shared) if shared else StatusLine()
 
 
 @contextlib.contextmanager

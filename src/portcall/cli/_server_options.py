@@ -52,9 +52,16 @@ OPTIONS = {
         help="Be a place of this farm, whose clients alone come in; the token is the farm's (PORTCALL_FARM_TOKEN).",
         metavar="HOST:PORT",
     ),
-    "--place": ServerOption(help="The name of the place; by default that of this machine and the key.", metavar="NAME"),
+    "--place": ServerOption(
+        help="The name of the place; by default that of this machine and the key, numbered from the second on.",
+        metavar="NAME",
+    ),
     "--tag": ServerOption(help="A label of the place. Can be repeated.", metavar="NAME[=VALUE]"),
     "--relay": ServerOption(help="Let clients come through the farm only, as behind NAT."),
+    "--custom-addr": ServerOption(
+        help="Where clients of the farm reach this server, if not at its own address: that of a router in front.",
+        metavar="HOST[:PORT]",
+    ),
     "--check": ServerOption(help="Runs before each lease; if it fails, another board is used.", metavar="COMMAND"),
     "--prepare": ServerOption(help="Runs before each lease, such as one that flashes a board.", metavar="COMMAND"),
     "--clean": ServerOption(help="Runs after each lease.", metavar="COMMAND"),

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``portcall bench``: time a function or a model, and warn when the numbers are doubtful."""
+"""``portcall bench``: time a function or a model, and say whether the figure can be trusted."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 from dataclasses import dataclass, field
@@ -11,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import portcall
-from portcall.bench import BenchmarkResult, check_conditions, format_duration
+from portcall.bench import BenchmarkResult, Latency, Measurement, Sustained, format_duration
+from portcall.cli._bench_against import against_options, compare_sides, is_comparison, report_error
+from portcall.cli._bench_ways import Run, check_ways, measure_at, way_options
 from portcall.cli._call import (
     Call,
     Place,
@@ -26,16 +29,17 @@ from portcall.cli._call import (
     open_place,
 )
 from portcall.cli._command import Command
-from portcall.cli._counts import TRIES, Counts, Measure, choose, too_short
-from portcall.cli._errors import UNTRUSTED
+from portcall.cli._errors import UNTRUSTED, explain
 from portcall.cli._graph_report import origins_of, words_of
 from portcall.cli._model import model_options, open_model
 from portcall.cli._onnx import compiled, fix_options, target_option
-from portcall.cli._output import console, print_json, print_line, print_warning, table
+from portcall.cli._output import console, print_json, print_line, print_problem, print_warning, table
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
+    from portcall.bench import Verdict
     from portcall.graph import KernelProfile, Profile
     from portcall.vm import Profile as CallProfile
     from portcall.vm import ProfileRow
@@ -49,12 +53,14 @@ portcall bench kernels.so matmul --rpc board.local:9090 --key rasp --arg @a.npy 
 portcall bench m.so --arg @x.npy --profile
 portcall bench m.json kernels.so --params m.params --input data=random --profile --trace trace.json
 portcall bench resnet50.onnx --fill random
+portcall bench kernels.so add_one --arg 'ones:float32[8]' --out 'float32[8]' --sustained 5m --cool 2m
+portcall bench resnet50.onnx --fill random --latency --every 33ms
+portcall bench new.so matmul --against old.so --arg @a.npy --arg @b.npy --out 'float32[64,64]' --fail-above 5%
 portcall bench bundle.so --input data=@x.npy --end-to-end --rpc board.local:9090 --key rasp
 """
 SCHEMA = 1
 TOP, FEW_NODES = 20, 3  # kernels that a profile shows, and names of their nodes
 PROFILE_COLUMNS = ("time", "share", "calls", "kernel")
-OF_THE_NUMBERS = ("short", "unstable")  # codes of findings
 
 
 @click.command("bench", cls=Command, examples=EXAMPLES)
@@ -71,6 +77,8 @@ OF_THE_NUMBERS = ("short", "unstable")  # codes of findings
     type=click.IntRange(min=0),
     help="Raise --number until a repeat lasts so long (ms).",
 )
+@way_options
+@against_options
 @click.option("--end-to-end", is_flag=True, help="Time the copies of a model's inputs and outputs, too.")
 @click.option("--profile", is_flag=True, help="Show where the time of a model goes, kernel by kernel.")
 @click.option("--trace", type=click.Path(dir_okay=False), help="Write a model's nodes as a trace for ui.perfetto.dev.")
@@ -78,72 +86,140 @@ OF_THE_NUMBERS = ("short", "unstable")  # codes of findings
 @click.pass_context
 def command(ctx: click.Context, /, json_to: str | None, strict: bool, **given: Any) -> None:
     """After a warm-up each repeat is the mean of so many calls, measured in the core, without Python. Without --number
-    and --repeat, counts are chosen that take about 2 s in all: 20 repeats, fewer of slow calls. Arguments and inputs
-    (SPEC) as in: portcall run --help.
+    and --repeat, counts are chosen that take about 2 s in all: 40 repeats, fewer of slow calls. The last line says
+    whether the figure can be trusted. Arguments and inputs (SPEC) as in: portcall run --help.
+
+    With --against or --against-rpc two sides are timed in turns, in processes that are started for each run, until it
+    is known which is faster, or that they differ by no more than --margin.
+
+    With --sustained, what is measured until Ctrl-C or an error of the server is kept. --latency tells a percentile only
+    where the calls are enough for an interval.
 
     A profile and a trace are of one run of the model, after the others, with each node's device waited for.
     """
-    given["named"], given["file"] = (
-        given["file"],
-        compiled(given["file"], given["shapes"], given["constants"], given["target"]),
-    )
-    timed = (bench_model if is_model(given) else bench_function)(ctx, given)
-    result, counts, place = timed.result, timed.counts, timed.place
-    findings = check_conditions(result, max(result.min * counts.number, given["min_repeat_ms"] * 1e-3))
-    if place.session is not None:  # the state of this machine does not matter to a run on another
-        findings = [finding for finding in findings if finding.code in OF_THE_NUMBERS]
+    check_ways(given)
+    if is_comparison(given):
+        compare_two(ctx, given, json_to, strict)
+        return
+    prepare(given)
+    timed = bench(ctx, given)
+    measurement, subject, place = timed.measurement, timed.subject, timed.subject.place
+    counts, verdict = measurement.counts, measurement.verdict
+    problem = explain(measurement.error, "bench") if measurement.error else None
     if json_to is not None:
         report = {
             "schema": SCHEMA,
-            **timed.facts,
+            **subject.facts,
             "device": given["device"],
             "seed": given["seed"],
             "number": counts.number,
             "repeat": counts.repeat,
             "min_repeat_ms": given["min_repeat_ms"],
-            **result.to_dict(),
-            "warnings": [finding.to_dict() for finding in findings],
+            **measurement.to_dict(),
             "environment": environment(),
             **({"profile": timed.profile.to_dict()} if timed.profile and given["profile"] else {}),
             **place.facts(),
+            **({"error": problem.to_dict()["error"]} if problem else {}),
         }
         print_json(report, json_to)
     else:
-        print_line(f"{timed.text} on {place.name}")
+        print_line(f"{subject.text} on {place.name}")
         print_line(str(counts))
-        print_line(str(result))
+        print_line(str(measurement.result))
+        if isinstance(measurement, (Latency, Sustained)):
+            print_line(measurement.words())
         if timed.profile and given["profile"]:
-            show_profile(timed.profile, timed.origins)
-        if given["trace"]:
+            show_profile(timed.profile, subject.origins)
+        if given["trace"] and timed.profile:
             print_line(f"trace of one run: {given['trace']}, for ui.perfetto.dev")
         place.show("all runs")
-        for finding in findings:
-            print_warning(finding.message, finding.advice)
-    if strict and findings:
+        show_verdict(verdict)
+    if problem:
+        print_problem(problem)
+        ctx.exit(problem.exit_code)
+    if strict and not verdict.ok:
         ctx.exit(UNTRUSTED)
 
 
+def prepare(given: dict[str, Any]) -> None:
+    """Compile the file where it is an ONNX model; ``named`` is the file that the user wrote."""
+    given["named"] = given["file"]
+    given["file"] = compiled(given["file"], given["shapes"], given["constants"], given["target"])
+
+
+def compare_two(ctx: click.Context, given: dict[str, Any], json_to: str | None, strict: bool) -> None:
+    """Compare with another file or board, and say which one is faster."""
+    other = given["against"] or given["file"]
+    given["kernels"] = bool(given["second"]) and is_model(given)  # of a graph whose library is the second word
+    old = {**given, "rpc": given["against_rpc"] or given["rpc"], "second" if given["kernels"] else "file": other}
+    for words in (given, old):
+        prepare(words)
+
+    @contextlib.contextmanager
+    def open_run(words: dict[str, Any]) -> Iterator[Run]:
+        with open_subject(ctx, words) as subject:
+            yield subject.run
+
+    compared = compare_sides(given, old, open_run)
+    problem = report_error(compared)
+    if json_to is not None:
+        report = {"schema": SCHEMA, **compared.to_dict(), "environment": environment()}
+        print_json({**report, **({"error": problem.to_dict()["error"]} if problem else {})}, json_to)
+    else:
+        print_line(str(compared))
+    if os.environ.get("GITHUB_ACTIONS") and (line := compared.annotation()):
+        click.echo(line, err=json_to == "-")
+    if problem:
+        print_problem(problem)
+    ctx.exit(problem.exit_code if problem else compared.exit_code(strict))
+
+
 @dataclass(frozen=True)
-class Timed:
-    """What was timed.
+class Subject:
+    """What is timed: a function or a model, opened with its arguments.
 
     Attributes:
         text: in words.
         facts: for JSON.
-        profile: of a model, where it was asked for.
+        run: times so many calls, so many times, with a pause after each time.
+        profile: runs it once, and says where the time goes; None where there is no such thing.
         origins: what nodes compute of the model that was compiled, by name.
     """
 
     text: str
     facts: dict[str, object]
     place: Place
-    result: BenchmarkResult
-    counts: Counts
-    profile: Profile | CallProfile | None = None
+    run: Run
+    profile: Callable[[], Profile | CallProfile] | None = None
     origins: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
-def bench_function(ctx: click.Context, given: dict[str, Any]) -> Timed:
+def open_subject(ctx: click.Context, given: dict[str, Any]) -> AbstractContextManager[Subject]:
+    """Open what the words of a command mean."""
+    return (open_benched_model if is_model(given) else open_benched_function)(ctx, given)
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A subject and what was measured of it; its profile, where it was asked for."""
+
+    subject: Subject
+    measurement: Measurement
+    profile: Profile | CallProfile | None
+
+
+def bench(ctx: click.Context, given: dict[str, Any]) -> Timed:
+    with open_subject(ctx, given) as subject:
+        measurement = measure_at(subject.place, subject.run, given)
+        wanted = (given["profile"] or given["trace"]) and not measurement.error
+        profile = subject.profile() if subject.profile and wanted else None
+        if profile and given["trace"] and hasattr(profile, "save_trace"):
+            profile.save_trace(given["trace"])
+    return Timed(subject, measurement, profile)
+
+
+@contextlib.contextmanager
+def open_benched_function(ctx: click.Context, given: dict[str, Any]) -> Iterator[Subject]:
     for option in ("end_to_end", "trace"):
         if given[option]:
             raise click.UsageError(f"--{option.replace('_', '-')} is for models")
@@ -156,60 +232,54 @@ def bench_function(ctx: click.Context, given: dict[str, Any]) -> Timed:
             raise click.UsageError("--profile is for models")
         call = Call(path, name, arguments_of(machine, name, given, place))
 
-        def measure(number: int, repeat: int) -> BenchmarkResult:
+        def run(number: int, repeat: int, pause_ms: int = 0) -> BenchmarkResult:
+            options = {"number": number, "repeat": repeat, "min_repeat_ms": given["min_repeat_ms"],
+                       "cooldown_interval_ms": pause_ms}  # fmt: skip
             if machine:
-                options = {"number": number, "repeat": repeat, "min_repeat_ms": given["min_repeat_ms"]}
                 of_machine: BenchmarkResult = calling(
                     call, lambda: machine.benchmark(*call.values(), function=name, **options)
                 )
                 return of_machine
-            evaluator = place.library.time_evaluator(
-                call.name, place.device, number=number, repeat=repeat, min_repeat_ms=given["min_repeat_ms"]
-            )
+            evaluator = place.library.time_evaluator(call.name, place.device, **options)
             timed: BenchmarkResult = calling(call, lambda: evaluator(*call.values()))
             return timed
 
-        result, counts = measure_well(measure, place, given)
-        calls = machine.profile(*call.values(), function=name) if machine and given["profile"] else None
-    return Timed(str(call), call.to_dict(), place, result, counts, calls)
+        profile = (lambda: machine.profile(*call.values(), function=name)) if machine else None
+        yield Subject(str(call), call.to_dict(), place, run, profile)
 
 
-def bench_model(ctx: click.Context, given: dict[str, Any]) -> Timed:
+@contextlib.contextmanager
+def open_benched_model(ctx: click.Context, given: dict[str, Any]) -> Iterator[Subject]:
     with open_model(ctx, given) as model:
         from portcall.graph import GraphModuleDebug, file_kind, read_bundle
 
         end_to_end = given["end_to_end"]
         inputs: dict[str, Any] = {name: each.array for name, each in model.inputs.items()} if end_to_end else {}
 
-        def measure(number: int, repeat: int) -> BenchmarkResult:
+        def run(number: int, repeat: int, pause_ms: int = 0) -> BenchmarkResult:
             return model.executor.benchmark(
                 model.place.device, number=number, repeat=repeat, min_repeat_ms=given["min_repeat_ms"],
-                end_to_end=end_to_end, **inputs,
+                end_to_end=end_to_end, cooldown_interval_ms=pause_ms, **inputs,
             )  # fmt: skip
 
-        result, counts = measure_well(measure, model.place, given)
-        profile = None
-        if given["profile"] or given["trace"]:
-            profile = GraphModuleDebug(model.executor.module, model.executor.plan).profile()
-        if profile and given["trace"]:
-            profile.save_trace(given["trace"])
-    facts = {**model.to_dict(), "end_to_end": end_to_end, "trace": given["trace"]}
-    text = f"{model}{', end to end,' if end_to_end else ''}"
-    is_bundle = file_kind(given["file"]) == "bundle"
-    origins = origins_of(read_bundle(given["file"]).graph) if is_bundle else {}
-    return Timed(text, facts, model.place, result, counts, profile, origins)
+        yield Subject(
+            f"{model}{', end to end,' if end_to_end else ''}",
+            {**model.to_dict(), "end_to_end": end_to_end, "trace": given["trace"]},
+            model.place,
+            run,
+            lambda: GraphModuleDebug(model.executor.module, model.executor.plan).profile(),
+            origins_of(read_bundle(given["file"]).graph) if file_kind(given["file"]) == "bundle" else {},
+        )
 
 
-def measure_well(measure: Measure, place: Place, given: dict[str, Any]) -> tuple[BenchmarkResult, Counts]:
-    """Measure, with the counts that are given or chosen; once more where chosen ones turn out to be too few."""
-    for _ in range(TRIES):
-        with place.status.expect("choosing how many calls to time", 0):
-            counts = choose(measure, given["number"], given["repeat"], given["min_repeat_ms"], given["timeout"])
-        with place.status.expect(f"timing {counts}", counts.seconds):
-            result = measure(counts.number, counts.repeat)
-        if given["number"] or not too_short(result, counts):
-            break
-    return result, counts
+def show_verdict(verdict: Verdict) -> None:
+    """Print whether the figure can be trusted; where not, what to do about each reason, and what else was seen."""
+    print_line(str(verdict))
+    for finding in () if verdict.ok else verdict.findings:
+        if finding.note:
+            print_warning(finding.message, finding.advice)
+        else:
+            print_line(f"  {finding.code}: {finding.advice}")
 
 
 def show_profile(profile: Profile | CallProfile, origins: Mapping[str, Sequence[str]]) -> None:

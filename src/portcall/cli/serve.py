@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import importlib
+import itertools
 import os
 import re
 import shlex
@@ -44,6 +46,8 @@ portcall serve --device cuda:1 --max-sessions 1               one GPU of several
 portcall serve --unix /run/user/1000/portcall.sock            no network at all
 """
 
+MOST_LOCK = 90  # bytes; the name of such a socket has 107
+
 TRY_DEVICE = """
 import sys, portcall
 try:
@@ -60,6 +64,18 @@ def read_size(ctx: click.Context, param: click.Parameter, value: str | None) -> 
         return 0 if value is None else parse_size(value)
     except ValueError as error:
         raise click.BadParameter(str(error), ctx, param) from error
+
+
+def check_address(ctx: click.Context, param: click.Parameter, value: str) -> str:
+    """Refuse an address that clients cannot connect to; a callback of click."""
+    from portcall import rpc
+
+    try:
+        if value and rpc.parse_address(value).path:
+            raise ValueError(f"the address {value!r} is not of the form host[:port]")
+    except ValueError as error:
+        raise click.BadParameter(str(error), ctx, param) from error
+    return value
 
 
 def option(name: str, *names: str, more: str = "", **how: Any) -> Callable[[Any], Any]:
@@ -103,6 +119,7 @@ def option(name: str, *names: str, more: str = "", **how: Any) -> Callable[[Any]
 @option("--place")
 @option("--tag", "tags", multiple=True, default=())
 @option("--relay", is_flag=True, default=False)
+@option("--custom-addr", callback=check_address)
 @option("--check")
 @option("--prepare")
 @option("--clean")
@@ -124,6 +141,10 @@ def command(ctx: click.Context, /, json_to: str | None, ready_file: str | None, 
     from portcall import rpc
 
     joins = bool(given["farm"])
+    if given["custom_addr"] and not joins:
+        raise click.UsageError("--custom-addr is the address that a farm tells its clients: it needs --farm")
+    if given["custom_addr"] and given["relay"]:
+        raise click.UsageError("--custom-addr and --relay exclude each other")
     if given["devices"]:
         os.environ["PORTCALL_VISIBLE_DEVICES"] = check_devices(given["devices"])
     if joins and ctx.get_parameter_source("port") is not click.core.ParameterSource.COMMANDLINE:
@@ -202,11 +223,13 @@ def serve_place(given: dict[str, Any], options: ServerOptions, say_ready: Callab
     if not key:
         raise CommandError("a place of a farm needs a key", "", "add --key, such as --key rasp4")
     tags = dict(read_tag(text) for text in given["tags"])
-    place = farm.PlaceOptions(given["place"] or f"{socket.gethostname()}-{key}", (key,), tags, given["relay"] or None,
-                             **{name: given[name] for name in ("check", "prepare", "clean", "hook_limit")})  # fmt: skip
     tls = rpc.TLSOptions(ca=given["farm_ca"]) if given["farm_ca"] else None
     channel = farm.FarmChannel(given["farm"], read_token_file(given["token_file"]) or token, tls)
     channel.token = channel.token or farm_token(str(channel.address))
+    where = f"{channel.address.host}:{channel.address.port}"
+    name, lock = (given["place"], None) if given["place"] else free_name(where, key)
+    place = farm.PlaceOptions(name, (key,), tags, given["relay"] or None, given["custom_addr"],
+                             **{name: given[name] for name in ("check", "prepare", "clean", "hook_limit")})  # fmt: skip
 
     def log(text: str) -> None:
         if options.log != "none":
@@ -223,7 +246,8 @@ def serve_place(given: dict[str, Any], options: ServerOptions, say_ready: Callab
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, stop)
     try:
-        agent.run(say_ready)
+        with lock or contextlib.nullcontext():
+            agent.run(say_ready)
     except (errors.AuthenticationError, errors.FarmError) as error:
         if error.reason not in ("farm-token", "role"):
             raise
@@ -231,6 +255,24 @@ def serve_place(given: dict[str, Any], options: ServerOptions, say_ready: Callab
         cause = "a board needs a token of the role agent for its key"
         raise CommandError(message_of(error), cause, text, explain(error).exit_code, type(error).__name__) from error
     return ended_by
+
+
+def free_name(farm: str, key: str) -> tuple[str, socket.socket]:
+    """Return a name for a place that no other server of this machine has, and what keeps it from them until it closes.
+
+    That is a socket without a file, so a server that was killed has its name again when it starts.
+    """
+    for number in itertools.count(1):
+        name = f"{socket.gethostname()}-{key}" + f"-{number}" * (number > 1)
+        lock = socket.socket(socket.AF_UNIX)
+        try:
+            lock.bind(b"\0portcall-place " + f"{farm} {name}".encode()[-MOST_LOCK:])
+            return name, lock
+        except OSError as error:
+            lock.close()
+            if error.errno != errno.EADDRINUSE:
+                raise
+    raise AssertionError("unreachable")
 
 
 def make_token(key: str) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
-import platform
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,10 +19,10 @@ import onnx
 from google.protobuf.message import DecodeError
 
 import portcall
+from portcall._compilers import WASM, processor
 from portcall._folders import cache_folder, remove_abandoned
 from portcall.compile._model import digest_of_files, external_files
 from portcall.compile._options import Options
-from portcall.toolchain import WASM
 
 _PACKAGES = ("apache-tvm", "onnx")
 
@@ -52,7 +51,7 @@ def find_or_make(model: Any, target: str, runtime: str, options: Options, make: 
 
 
 def _key(model: str | os.PathLike[str], options: Mapping[str, Any]) -> str:
-    what = json.dumps([options, _versions(), _machine()], sort_keys=True).encode()
+    what = json.dumps([options, _versions(), processor()], sort_keys=True).encode()
     try:
         beside = external_files(onnx.load(model, load_external_data=False), Path(model))
     except DecodeError:  # compiling it says so
@@ -62,13 +61,3 @@ def _key(model: str | os.PathLike[str], options: Mapping[str, Any]) -> str:
 
 def _versions() -> list[str]:
     return [portcall.__version__, *(importlib.metadata.version(name) for name in _PACKAGES)]
-
-
-def _machine() -> list[str]:
-    """Return what tells processors apart: what a cluster's shared home is used by may differ."""
-    wanted = ("model name", "flags", "Features", "CPU part", "isa")
-    try:
-        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
-    except OSError:
-        lines = []
-    return [platform.machine(), *sorted({line for line in lines if line.startswith(wanted)})]

@@ -14,7 +14,14 @@ from tvm.relax.frontend.onnx import onnx_frontend
 from portcall.compile._ml import OPERATORS as OF_ML
 from portcall.compile._quantized import OPERATORS
 from portcall.compile._recurrent import RECURRENT
-from portcall.compile._rewriting import ONNX_DOMAINS, inputs_behind, name_of, opset_of, value_that_decides
+from portcall.compile._rewriting import (
+    ONNX_DOMAINS,
+    constant_words,
+    deciding_inputs,
+    inputs_behind,
+    name_of,
+    opset_of,
+)  # fmt: skip
 from portcall.compile._trees import ML
 from portcall.errors import ModelError
 
@@ -234,9 +241,7 @@ def _deciding_words(model: Model, problems: Sequence[str]) -> str:
     """Return which constants solve all problems; empty if others are among them."""
     if not all(_DECIDED in text for text in problems):
         return ""
-    ifs = [node for node in model.graph.node if node.op_type == "If"]
-    behind = dict.fromkeys(name for node in ifs for name in inputs_behind(model, node.input[0]))
-    return f"make constants of them: {' '.join(f'--constant {name}={_value_of(model, name)}' for name in behind)}"
+    return f"make constants of them: {' '.join(constant_words(deciding_inputs(model)))}"
 
 
 def supported() -> set[str]:
@@ -277,12 +282,6 @@ def _flaws(model: Model, graph: bool) -> Iterator[str]:
         elif node.op_type not in known:
             only_graphs = not graph and node.op_type in supported()
             yield f"{name}: {node.op_type}: {_FIXED_ONLY if only_graphs else 'the operator is not supported'}"
-
-
-def _value_of(model: Model, name: str) -> str:
-    """Return a value that an input may have, as an option has it."""
-    found = value_that_decides(model, name)
-    return "VALUE" if found is None else str(found)
 
 
 def _trains(node: Any, model: Model) -> bool:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,8 @@ from tvm import s_tir, tirx
 from portcall.compile._reading import walk
 from portcall.compile._target import Target
 from portcall.compile._writer import written
+
+_FEW = 4  # expressions of a stage that stand in the place of several loads
 
 
 def schedule(function: Any, target: Target, parallel: bool) -> Any:
@@ -36,8 +39,12 @@ def _with_stages(function: Any, change: Callable[[Any, Any], None]) -> Any:
         blocks = made.get_child_blocks(made.get_sblock("root"))
     except Exception:  # it is not made of stages: it stays as it is
         return function
+    parts = {block: list(walk(getattr(made.get(block).body, "value", None))) for block in blocks}
+    loads = Counter(part.source for each in parts.values() for part in each if type(part).__name__ == "TensorLoad")
     for block in blocks[:-1]:
-        if _is_spatial(made, block):
+        known = type(made.get(block).body).__name__ == "BufferStore"
+        often = known and loads[made.get(block).body.buffer] > 1 and len(parts[block]) > _FEW
+        if _is_spatial(made, block) and not often:
             _try(made.compute_inline, block)
     for block in made.get_child_blocks(made.get_sblock("root")):
         change(made, block)

@@ -13,7 +13,7 @@ from typing import Any
 
 from tvm import ir, sym, tirx
 
-from portcall.compile._reading import NotThisKindError, Reading, flat_index, shape_of, type_of, walk
+from portcall.compile._reading import NotThisKindError, Reading, flat_index, proves, shape_of, type_of, walk
 from portcall.compile._target import Target
 from portcall.compile._writer import Buffer, Expr, Index, Writer
 
@@ -109,9 +109,9 @@ class _Kernel:
             return None
 
         def decide(condition: Expr) -> bool | None:
-            if analyzer.can_prove(condition):
+            if proves(analyzer, condition):
                 return True
-            if analyzer.can_prove(tirx.Not(condition)):
+            if proves(analyzer, tirx.Not(condition)):
                 return False
             open_conditions.append(condition)
             return None

@@ -41,6 +41,7 @@ def fold_layout_changes(program: Program, reading_of: ReadingOf, product_of: Pro
         products = [product_of(user) for user in readers]
         if readers and all(
             product is not None
+            and product.stage.kinds == "SSSSRRR"  # the rows of a matrix are no picture
             and few_channels(product.window.group_channels)
             and product.window.groups == 1
             and [k for k, value in enumerate(user.inputs) if value is call.outputs[0]] == [product.data]
@@ -168,7 +169,7 @@ def join_local_sums(program: Program, reading_of: ReadingOf) -> None:
 
     def element_wise(call: Call) -> bool:
         reading = reading_of(call.function)
-        return reading is not None and not reading.reductions
+        return reading is not None and not reading.reductions and reading.is_readable
 
     gone: set[int] = set()
     for call in filter(element_wise, program.calls):

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ import onnx
 from portcall.compile._checks import check_operators
 from portcall.compile._loops import inline_control
 from portcall.compile._model import fix_inputs, inputs_of, likely_shapes, shape_words, with_shapes
-from portcall.compile._rewriting import inputs_behind, value_that_decides
+from portcall.compile._rewriting import constant_words, deciding_inputs
 from portcall.compile._simplify import decompose
 from portcall.errors import ModelError
 
@@ -29,7 +29,7 @@ def missing(model: Model, names: Sequence[str], runs: Runs) -> tuple[list[str], 
         names: the inputs whose shapes are not fixed.
         runs: return what tells whether a model can be run with inputs of some shapes.
     """
-    deciding = dict(_deciding(model))
+    deciding = deciding_inputs(model)
     likely = _with_constants(model, deciding)
     end, tried, works = time.monotonic() + _PATIENCE, [], False
     can_run = runs(likely)
@@ -42,7 +42,7 @@ def missing(model: Model, names: Sequence[str], runs: Runs) -> tuple[list[str], 
     left, problems, hint = _left(model, shapes)
     values = {name: value for name, value in deciding.items() if left is None or name in left}
     problems += [f"input '{name}' decides an If, and is not constant" for name in values]
-    constants = [f"--constant {name}={'VALUE' if value is None else value}" for name, value in values.items()]
+    constants = constant_words(values)
     if hint:
         return problems, hint
     if works:
@@ -62,14 +62,6 @@ def _form(value: Any) -> str:
     return "x".join(str(d.dim_value) if d.WhichOneof("value") == "dim_value" else next(letters) for d in dims) or "AxB"
 
 
-def _deciding(model: Model) -> Iterator[tuple[str, int | None]]:
-    """Yield the inputs that decide Ifs, with a value that is compared with them; None where there is none."""
-    for node in model.graph.node:
-        if node.op_type == "If":
-            for name in inputs_behind(model, node.input[0]):
-                yield name, value_that_decides(model, name)
-
-
 def _with_constants(model: Model, values: Mapping[str, int | None]) -> Model:
     """Return a copy of the model with inputs that have values as constants."""
     made = onnx.ModelProto()
@@ -87,7 +79,7 @@ def _left(model: Model, shapes: Mapping[str, Sequence[int]]) -> tuple[set[str] |
         made = inline_control(decompose(inline_control(with_shapes(model, shapes))))
     except ModelError:
         return None, [], ""
-    left = {name for node in made.graph.node if node.op_type == "If" for name in inputs_behind(made, node.input[0])}
+    left = set(deciding_inputs(made))
     nodes = [node for node in made.graph.node if node.op_type != "If"]
     del made.graph.node[:]
     made.graph.node.extend(nodes)

@@ -96,10 +96,10 @@ class Importer(ONNXGraphImporter):  # type: ignore[misc]
             made = super()._convert_operator(op_name, inputs, attrs, opset)
             if op_name == "Gather":
                 made = self.bb.normalize(checked_take(made))
-            if op_name in _OTHER_TYPES and any(
-                str(each.ty.dtype) != "float32" for each in inputs[:2] if each is not None
-            ):
-                made = relax.op.astype(self.bb.emit(made), self.types.get(result) or str(inputs[0].ty.dtype))
+            read = inputs[: _OTHER_TYPES.get(op_name, 0)]
+            if any(str(each.ty.dtype) != "float32" for each in read if each is not None):
+                kind = self.types.get(result) or str(inputs[0].ty.dtype)
+                made = self.bb.normalize(relax.op.astype(self.bb.emit(made), kind))
             is_tensor = isinstance(made, relax.Call) and isinstance(made.ty, relax.TensorType)
             return self.bb.emit(made, name) if name and is_tensor else made
 
@@ -354,12 +354,64 @@ def softplus(bb: Any, inputs: list[Any], attrs: dict[str, Any]) -> Expr:
     return relax.op.add(relax.op.maximum(x, c(0.0)), bb.emit(relax.op.multiply(total, s)))
 
 
+def _elu(alpha: float, scale: float = 1.0, *, divided: bool = False) -> Callable[..., Expr]:
+    """Return what imports scale * (max(x, 0) + alpha * (e**min(x, 0) - 1)); Celu divides that x by alpha.
+
+    TVM's importer writes it with a product of the exponential, which its pass for vectors cannot always read.
+    """
+
+    def convert(bb: Any, inputs: list[Any], attrs: dict[str, Any]) -> Expr:
+        x, factor, outer = inputs[0], float(attrs.get("alpha", alpha)), float(attrs.get("gamma", scale))
+
+        def c(value: float) -> Expr:
+            return relax.const(value, str(x.ty.dtype))
+
+        low = bb.emit(relax.op.minimum(relax.op.divide(x, c(factor)) if divided else x, c(0.0)))
+        below = bb.emit(relax.op.multiply(relax.op.subtract(relax.op.exp(low), c(1.0)), c(outer * factor)))
+        above = bb.emit(relax.op.maximum(x, c(0.0)))
+        return relax.op.add(above if outer == 1 else bb.emit(relax.op.multiply(above, c(outer))), below)
+
+    return convert
+
+
+def _hyperbolic(sign: int) -> Callable[[Any, list[Any], dict[str, Any]], Expr]:
+    """Return what imports cosh(x) = (e**|x| + e**-|x|) / 2, or with the other sign sinh(x), a series near 0.
+
+    TVM has no code for vectors of them.
+    """
+
+    def convert(bb: Any, inputs: list[Any], attrs: dict[str, Any]) -> Expr:
+        given = inputs[0]
+        kind = str(given.ty.dtype)
+        wide = "float32" if kind == "float16" else kind
+        x = given if wide == kind else bb.emit(relax.op.astype(given, wide))
+
+        def c(value: float) -> Expr:
+            return relax.const(value, wide)
+
+        size = bb.emit(relax.op.maximum(x, relax.op.negative(x)))
+        e = bb.emit(relax.op.exp(size))
+        part = relax.op.divide(c(0.5), e)
+        made = bb.emit((relax.op.add if sign > 0 else relax.op.subtract)(relax.op.multiply(e, c(0.5)), part))
+        if sign < 0:
+            square = bb.emit(relax.op.multiply(x, x))
+            total = c(1.0)
+            for k in range(2 * _SERIES.get(wide, _SERIES["float32"]), 1, -2):
+                total = relax.op.add(relax.op.multiply(total, relax.op.multiply(square, c(1 / (k * (k + 1))))), c(1.0))
+            signed = relax.op.where(relax.op.less(x, c(0.0)), relax.op.negative(made), made)
+            made = bb.emit(relax.op.where(relax.op.less(size, c(1.0)), relax.op.multiply(total, x), signed))
+        return made if wide == kind else relax.op.astype(made, kind)
+
+    return convert
+
+
 def mish(bb: Any, inputs: list[Any], attrs: dict[str, Any]) -> Expr:
     return relax.op.multiply(inputs[0], bb.emit(relax.op.tanh(bb.emit(softplus(bb, inputs, attrs)))))
 
 
-# What TVM computes in another type than it says: GridSample in float32, sums of integers in 64 bits.
-_OTHER_TYPES = {"GridSample", "RoiAlign", "ReduceMean", "ReduceSumSquare", "ReduceL1"}
+# What TVM computes in another type than it says, and how many inputs decide: GridSample in float32, sums of integers in
+# 64 bits.
+_OTHER_TYPES = {"GridSample": 2, "RoiAlign": 2, "ReduceMean": 1, "ReduceSumSquare": 1, "ReduceL1": 1}
 # What reads or writes where its second input says; TVM's functions for them do not look whether that is inside.
 _INDEXED = {"GatherElements", "GatherND", "ScatterElements", "ScatterND"}
 _FLOATS = {"float16", "float32", "float64"}
@@ -419,10 +471,12 @@ OWN: Mapping[str, Callable[[Any, list[Any], dict[str, Any]], Any]] = {
     "CumProd": _products_so_far,
     "Equal": _equal,
     "GridSample": _sampled,
-    **{
-        name: _wide(getattr(relax.op, name.lower()))
-        for name in ("Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Cosh", "Sinh")
-    },
+    **{name: _wide(getattr(relax.op, name.lower())) for name in ("Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh")},
+    "Celu": _elu(1.0, divided=True),
+    "Cosh": _hyperbolic(1),
+    "Elu": _elu(1.0),
+    "Selu": _elu(1.67326319217681884765625, 1.05070102214813232421875),
+    "Sinh": _hyperbolic(-1),
     "MatMulInteger": _product,
     "Max": _largest,
     "Min": _smallest,

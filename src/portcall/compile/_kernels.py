@@ -17,9 +17,10 @@ from portcall.compile._default import schedule
 from portcall.compile._elementwise import write_elementwise
 from portcall.compile._integers import plan_integers, read_integers, write_integers
 from portcall.compile._matmul import read_batched, write_batched
+from portcall.compile._planes import write_planes
 from portcall.compile._products import Product, factors, read_convolution, read_product
 from portcall.compile._program import Call, Program
-from portcall.compile._reading import NotThisKindError, Reading, Stage, shape_of, with_infinite_starts
+from portcall.compile._reading import NotThisKindError, Reading, Stage, shape_of, vectorizable, with_infinite_starts
 from portcall.compile._registers import Result
 from portcall.compile._rows import write_rows
 from portcall.compile._target import Target
@@ -153,7 +154,7 @@ class Rules:
         if reading is not None:
             for rule, write in _RULES.items():
                 try:
-                    return Kernel(name, rule, write(reading, self.target, self.parallel))
+                    return Kernel(name, rule, vectorizable(write(reading, self.target, self.parallel)))
                 except NotThisKindError:
                     continue
         if _EXTERNAL in function.script():
@@ -311,6 +312,7 @@ _RULES: Mapping[str, Callable[[Reading, Target, bool], Any]] = {
     "transpose": write_transpose,
     "element-wise": write_elementwise,
     "rows": write_rows,
+    "pooling of planes": write_planes,
 }
 
 

@@ -40,25 +40,25 @@ def _polynomial(x: Expr, coefficients: Sequence[float]) -> Expr:
     return total
 
 
+def _between(low: float, x: Expr, high: float) -> Expr:
+    """Return x, or the nearest limit; in this order of operands, what is no number stays so."""
+    return tirx.max(_c(low), tirx.min(_c(high), x))
+
+
 def exp(x: Expr) -> Expr:
     """e**x by 2**n * e**r with n = round(x / ln 2): Cody and Waite's reduction; the polynomial is that of Cephes' expf.
 
-    Relative error 1e-7. Below -87.3 it is 0 rather than a denormal number; above 88.7 it is infinite.
+    Relative error 1e-7. Below -87 it is 0 rather than nearly a denormal number; above 88.7 it is infinite.
     """
-    return _let(x, _exp)
+    # A number of this size has no fraction: the sum is rounded, and n + 126 is in its last bits.
+    large = float(3 << 22) + 126
+    return _let(_between(-87.5, x, 89.0), lambda x: _let(
+        x * _c(1.44269504088896341) + _c(large), lambda sum_: _let(
+            sum_ - _c(large), lambda n: _let(
+                x - n * _c(0.693359375) - n * _c(-2.12194440e-4), lambda r: _exp_of_rest(r, sum_)))))  # fmt: skip
 
 
-def _exp(x: Expr) -> Expr:
-    limited = tirx.max(tirx.min(x, _c(88.7228)), _c(-87.3365))
-    found = _let(limited, lambda limited: _let(
-        tirx.floor(limited * _c(1.44269504088896341) + _c(0.5)), lambda n: _let(
-            limited - n * _c(0.693359375) - n * _c(-2.12194440e-4), lambda r: _exp_of_rest(r, n))))  # fmt: skip
-    found = tirx.Select(x < _c(-87.3365), _c(0.0), found)
-    found = tirx.Select(x > _c(88.7228), _c(float("inf")), found)
-    return tirx.Select(tirx.isnan(x), x, found)
-
-
-def _exp_of_rest(r: Expr, n: Expr) -> Expr:
+def _exp_of_rest(r: Expr, sum_: Expr) -> Expr:
     coefficients = (
         1.9875691500e-4,
         1.3981999507e-3,
@@ -68,14 +68,9 @@ def _exp_of_rest(r: Expr, n: Expr) -> Expr:
         5.0000001201e-1,
     )
     p = _polynomial(r, coefficients) * (r * r) + r + _c(1.0)
-    # 2**n is made in two halves, so that n = 128 does not overflow before the product does.
-    whole = tirx.Cast("int32", n)
-    half = whole >> 1
-    return p * _power_of_two(half) * _power_of_two(whole - half)
-
-
-def _power_of_two(n: Expr) -> Expr:
-    return tirx.reinterpret("float32", (n + 127) << 23)
+    # Half of 2**n, so that n = 128 does not overflow before the product does.
+    half = tirx.reinterpret("float32", tirx.reinterpret("int32", sum_) << 23)
+    return p * half * _c(2.0)
 
 
 def sigmoid(x: Expr) -> Expr:
@@ -83,17 +78,16 @@ def sigmoid(x: Expr) -> Expr:
 
 
 def tanh(x: Expr) -> Expr:
-    """Near 0 the polynomial of Cephes' tanhf, elsewhere 1 - 2 / (e**(2|x|) + 1)."""
-    return _let(x, lambda x: _let(tirx.abs(x), lambda size: _let(x * x, lambda square: _tanh(x, size, square))))
+    """A rational function as in Eigen's and XLA's: relative error 3e-7, beyond the limits 0.99999976."""
+    p = (-2.76076847742355e-16, 2.00018790482477e-13, -8.60467152213735e-11, 5.12229709037114e-08,
+         1.48572235717979e-05, 6.37261928875436e-04, 4.89352455891786e-03)  # fmt: skip
+    q = (1.19825839466702e-06, 1.18534705686654e-04, 2.26843463243900e-03, 4.89352518554385e-03)
+    return _rational(_between(-7.90531110763549805, x, 7.90531110763549805), p, q)
 
 
-def _tanh(x: Expr, size: Expr, square: Expr) -> Expr:
-    coefficients = (-5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1)
-    near = _polynomial(square, coefficients) * square * x + x
-    limited = tirx.min(size, _c(20.0))
-    far = _c(1.0) - _c(2.0) / (exp(limited + limited) + _c(1.0))
-    signed = _let(far, lambda far: tirx.Select(x < _c(0.0), _c(0.0) - far, far))
-    return tirx.Select(size < _c(0.625), near, signed)
+def _rational(x: Expr, p: Sequence[float], q: Sequence[float]) -> Expr:
+    """Return x * P(x**2) / Q(x**2)."""
+    return _let(x, lambda x: _let(x * x, lambda square: x * _polynomial(square, p) / _polynomial(square, q)))
 
 
 def erf(x: Expr) -> Expr:
@@ -101,13 +95,11 @@ def erf(x: Expr) -> Expr:
 
     x * P(x**2) / Q(x**2) for |x| <= 4, beyond which it is 1 to the last bit of float32.
     """
-    limited = tirx.max(tirx.min(x, _c(4.0)), _c(-4.0))
     p = (-2.72614225801306e-10, 2.77068142495902e-08, -2.10102402082508e-06, -5.69250639462346e-05,
          -7.34990630326855e-04, -2.95459980854025e-03, -1.60960333262415e-02)  # fmt: skip
     q = (-1.45660718464996e-05, -2.13374055278905e-04, -1.68282697438203e-03, -7.37332916720468e-03,
          -1.42647390514189e-02)  # fmt: skip
-    return _let(limited, lambda limited: _let(
-        limited * limited, lambda square: limited * _polynomial(square, p) / _polynomial(square, q)))  # fmt: skip
+    return _rational(_between(-4.0, x, 4.0), p, q)
 
 
 def power(x: Expr, exponent: Expr) -> Expr:

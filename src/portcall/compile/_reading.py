@@ -8,9 +8,10 @@ as bias, residual, activation becomes part of the kernel in front of it.
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -95,6 +96,30 @@ _CALLS = {"exp", "tanh", "sqrt", "erf", "sigmoid", "log", "fabs", "floor", "ceil
           "trunc", "sin", "cos", "tan", "isnan", "isinf", "pow", "fmod"}  # fmt: skip
 
 
+_MOST_WRITTEN = 1 << 14  # expressions
+_LONG = {"exp", "tanh", "erf", "sigmoid", "pow"}  # calls that are dozens of expressions
+_MOST_CALLS = 64  # of these, that are written out
+_DEEPEST = 2  # such calls of results of others, where what they read is written several times: TVM's passes double it
+
+
+def is_written_too_often(stages: Sequence[Stage]) -> bool:
+    """Tell whether too much is written out where stages stand in the places of all that read them."""
+    known: dict[str, tuple[int, int, int]] = {}  # expressions, calls, and how many calls are inside of each other
+    nothing, once = (0, 0, 0), 0
+    for stage in stages:
+        parts = list(walk(stage.value))
+        read = [known.get(part.source.name, nothing) for part in parts if type(part).__name__ == "TensorLoad"]
+        own = sum(type(part).__name__ == "Call" and _call_name(part) in _LONG for part in parts)
+        once += own
+        size, calls = len(parts) + sum(each[0] for each in read), own + sum(each[1] for each in read)
+        depth = bool(own) + max((each[2] for each in read), default=0)
+        again = calls > once + 2
+        if size > _MOST_WRITTEN or (again and (calls > _MOST_CALLS or depth > _DEEPEST)):
+            return True
+        known[stage.buffer.name] = (size, calls, depth) if "R" not in stage.kinds else nothing
+    return False
+
+
 class Reading:
     """The stages of a function.
 
@@ -109,20 +134,18 @@ class Reading:
     """
 
     def __init__(self, function: Any) -> None:
-        self.function = function
-        self.params = list(function.params)
+        self.params, self.stages = _with_own_names(list(function.params), _stages(function.body))
         self.names = [buffer.name for buffer in self.params]
-        if len(set(self.names)) != len(self.names):
-            raise NotThisKindError("two parameters of one name")
         for buffer in self.params:
             shape_of(buffer)
-        self.stages = _stages(function.body)
         self.reductions = [stage for stage in self.stages if "R" in stage.kinds]
         self.inlined = {stage.buffer.name: stage for stage in self.stages if "R" not in stage.kinds}
         if len({stage.buffer.name for stage in self.stages}) != len(self.stages):
             raise NotThisKindError("a buffer that is written twice")
         if any(stage.buffer.name in self.names[:-1] for stage in self.stages):
             raise NotThisKindError("several results")
+        if is_written_too_often(self.stages):
+            raise NotThisKindError("values that are read again and again")
 
     @property
     def result(self) -> Any:
@@ -146,6 +169,16 @@ class Reading:
 
     def is_input(self, buffer: Any) -> bool:
         return buffer.name in self.names[:-1]
+
+    @functools.cached_property
+    def is_readable(self) -> bool:
+        """Whether all that its result is computed from is known here, as functions are that LLVM has."""
+        try:
+            self.value_at(self.result, [tirx.Var(f"i{k}", "int32") for k in range(len(self.result.shape))],
+                          lambda buffer, at: buffer[tuple(at)] if self.is_input(buffer) else None)  # fmt: skip
+        except NotThisKindError:
+            return False
+        return True
 
     def value_at(self, buffer: Any, indices: Sequence[Index], load: Load, decide: Decide | None = None) -> Expr:
         """Return the value at a place of a stage's buffer, all stages before it inlined."""
@@ -228,6 +261,14 @@ class Reading:
         return found
 
 
+def proves(analyzer: Any, condition: Expr) -> bool:
+    """Tell whether TVM can prove a condition; it fails on some that have indices of 32 and of 64 bits."""
+    try:
+        return bool(analyzer.can_prove(condition))
+    except TypeError:
+        return False
+
+
 def moves(reading: Reading, source: Callable[[list[Index]], Index]) -> bool:
     """Tell whether a function only moves all elements, each from the place of its input, in a row, by ``source``."""
     if reading.reductions or len(reading.inputs) != 1 or reading.inputs[0].dtype != reading.result.dtype:
@@ -246,11 +287,26 @@ def moves(reading: Reading, source: Callable[[list[Index]], Index]) -> bool:
         return buffer[tuple(at)]
 
     try:
-        value = reading.value_at(reading.result, places, load, lambda condition: analyzer.can_prove(condition) or None)
+        value = reading.value_at(reading.result, places, load, lambda condition: proves(analyzer, condition) or None)
     except NotThisKindError:
         return False
     moved = type(value).__name__ == "TensorLoad" and len(found) == 1
     return moved and bool(analyzer.can_prove_equal(found[0], source(list(places))))
+
+
+def vectorizable(function: Any) -> Any:
+    """Return a function that was written, whose loops over the lanes of vectors TVM can read.
+
+    Its pass for them visits both sides of some products twice, and takes what has a name there for two values.
+
+    Raises:
+        NotThisKindError: it cannot.
+    """
+    try:
+        tirx.transform.VectorizeLoop()(ir.IRModule({"main": function}))
+    except Exception as error:  # TVM's class for it is not public
+        raise NotThisKindError("a name inside of a product of vectors") from error
+    return function
 
 
 def type_of(e: Any) -> str:
@@ -316,6 +372,52 @@ def _constant_truth(e: Expr) -> bool | None:
 
 def _call_name(e: Any) -> str:
     return str(getattr(e.op, "name", "")).rpartition(".")[2]
+
+
+def _with_own_names(params: list[Any], stages: list[Stage]) -> tuple[list[Any], list[Stage]]:
+    """Return parameters and stages whose buffers have different names, by which rules know them.
+
+    TVM gives a function that it has not fused the names of what its operator is made of, some of them twice.
+    """
+    buffers = list(dict.fromkeys([*params, *(stage.buffer for stage in stages)]))
+    own: dict[Any, Any] = {}
+    taken = {str(buffer.name) for buffer in buffers}
+    if len(taken) == len(buffers):
+        return params, stages
+    names: set[str] = set()
+    for buffer in buffers:
+        name, number = str(buffer.name), 1
+        while name in names or (number > 1 and name in taken):
+            number += 1
+            name = f"{buffer.name}_{number}"
+        names.add(name)
+        own[buffer] = tirx.decl_buffer(buffer.shape, buffer.dtype, name=name)
+    renamed = [replace(s, buffer=own[s.buffer], value=_with_buffers(s.value, own)) for s in stages]
+    return [own[buffer] for buffer in params], renamed
+
+
+def _with_buffers(e: Expr, own: Mapping[Any, Any]) -> Expr:
+    """Return an expression that loads from other buffers."""
+
+    def changed(part: Expr) -> Expr:
+        return _with_buffers(part, own)
+
+    kind = type(e).__name__
+    if kind == "TensorLoad":
+        return own.get(e.source, e.source)[tuple(map(changed, e.indices))]
+    if kind == "Call":
+        return ir.Call(e.op, list(map(changed, e.args)), e.attrs, ret_ty=e.ty)
+    if kind == "Select":
+        return tirx.Select(changed(e.condition), changed(e.true_value), changed(e.false_value))
+    if kind == "Cast":
+        return tirx.Cast(type_of(e), changed(e.value))
+    if kind == "Not":
+        return tirx.Not(changed(e.a))
+    if hasattr(e, "a") and hasattr(e, "b"):
+        return type(e)(changed(e.a), changed(e.b))
+    if any(type(part).__name__ == "TensorLoad" for part in walk(e)):
+        raise NotThisKindError(f"an expression of kind {kind}")
+    return e
 
 
 def with_infinite_starts(function: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from math import prod
 from typing import Any
 
@@ -371,7 +371,19 @@ def inputs_behind(model: Model, name: str) -> list[str]:
     return list(found)
 
 
-def value_that_decides(model: Model, name: str) -> int | None:
+def deciding_inputs(model: Model) -> dict[str, int | None]:
+    """Return the inputs that decide Ifs, with an integer that is compared with them; None where there is none."""
+    ifs = [node for node in model.graph.node if node.op_type == "If"]
+    names = dict.fromkeys(name for node in ifs for name in inputs_behind(model, node.input[0]))
+    return {name: _value_that_decides(model, name) for name in names}
+
+
+def constant_words(values: Mapping[str, int | None]) -> list[str]:
+    """Return the options that make constants of inputs."""
+    return [f"--constant {name}={'VALUE' if value is None else value}" for name, value in values.items()]
+
+
+def _value_that_decides(model: Model, name: str) -> int | None:
     """Return an integer with which an input is compared; None if there is none."""
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
     same = {name}

@@ -1,21 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reductions over the last axis with what is around them, such as softmax and normalizations: one row at a time.
+"""Reductions over the last axes with what is around them, such as softmax and normalizations: one row at a time.
 
-A row of the input is read while it is in the first cache. Sums and maxima are taken in a few vectors side by side,
-which are put together at the end of the row. Values of a row that are read more than once are kept in working memory.
+Several axes, such as those of a picture for its mean, are one row if they lie in one. A row of the input is read while
+it is in the first cache. Sums and maxima are taken in a few vectors side by side, which are put together at the end of
+the row. Values of a row that are read more than once are kept in working memory.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
 from tvm import tirx
 
-from portcall.compile._reading import NotThisKindError, Reading, Stage, flat_index, shape_of, walk
+from portcall.compile._reading import NotThisKindError, Reading, Stage, flat_index, shape_of, strides, walk
 from portcall.compile._target import Target
-from portcall.compile._writer import Buffer, Expr, Index, Writer, float32
+from portcall.compile._writer import Buffer, Expr, Index, Writer, float32, floordiv, floormod
 
 _SIDE_BY_SIDE = 4  # vectors of a reduction, for the latency of an addition
 _SHORTEST = 4
@@ -28,6 +31,14 @@ class _Row:
 
     results: dict[str, Buffer]
     kept: dict[str, Buffer]
+
+
+@dataclass(frozen=True)
+class _Element:
+    """An element of a row: its number, and its place on each axis of the row."""
+
+    number: Index
+    place: tuple[Index, ...]
 
 
 def write_rows(reading: Reading, target: Target, parallel: bool) -> Any:
@@ -47,17 +58,17 @@ class _Kernel:
         if not reading.reductions or any(str(b.dtype) != "float32" for b in reading.params):
             raise NotThisKindError("no reduction of float32")
         first = reading.reductions[0]
-        self.length = first.extents[-1]
-        self.lead = _lead_of(first)
+        self.lead, self.axes = _extents(first)
+        self.length = prod(self.axes)
         if not _SHORTEST <= self.length <= _LONGEST:
             raise NotThisKindError("rows of another length")
         for stage in reading.reductions:
-            if stage.kinds.strip("S") != "R" or not stage.kinds.endswith("R") or stage.extents[-1] != self.length:
+            if "RS" in stage.kinds or not _lies_in_a_row(stage):
                 raise NotThisKindError("reductions over other axes")
-            if _lead_of(stage) != self.lead or _operation(stage) is None:
+            if _extents(stage) != (self.lead, self.axes) or _operation(stage) is None:
                 raise NotThisKindError("rows that differ")
         shape = shape_of(reading.result)
-        self.whole = [e for e in shape if e != 1] == [*self.lead, self.length]
+        self.whole = [e for e in shape if e != 1] == [*self.lead, *self.axes]
         if not self.whole and [e for e in shape if e != 1] != self.lead:
             raise NotThisKindError("a result of another shape")
         self.buffers = reading.buffers()
@@ -81,13 +92,17 @@ class _Kernel:
                 self._reduce(stage, at)
             elif place < last and self._keep(stage):
                 kept = self.w.scratch(self.length)
-                self._each(lambda index, s=stage, b=kept: self.w.store(b, index, self._stage_value(s, at, index)))
+
+                def keep(element: _Element, stage: Stage = stage, kept: Buffer = kept) -> None:
+                    self.w.store(kept, element.number, self._stage_value(stage, at, element))
+
+                self._each(keep)
                 self.row.kept[stage.buffer.name] = kept
         self._result(at)
 
     def _keep(self, stage: Stage) -> bool:
         """Tell whether the values of an element-wise stage are computed once for a row."""
-        if [e for e in stage.extents if e != 1] != [*self.lead, self.length]:
+        if [e for e in stage.extents if e != 1] != [*self.lead, *self.axes]:
             return False
         readers = sum(_reads(other.value, stage.buffer.name) for other in self.reading.stages)
         return readers > 1
@@ -120,39 +135,57 @@ class _Kernel:
             self.w.store(total, 0, operation(total[0], self._term(stage, at, count * self.lanes + k)))
         self.row.results[stage.buffer.name] = total
 
-    def _term(self, stage: Stage, at: list[Index], index: Index) -> Expr:
+    def _element(self, number: Index) -> _Element:
+        first, *rest = (floordiv(number, step) for step in strides(self.axes))
+        return _Element(number, (first, *map(floormod, rest, self.axes[1:])))
+
+    def _term(self, stage: Stage, at: list[Index], number: Index) -> Expr:
         """Return what a reduction takes of one element of the row."""
-        names = _axes(stage, at, index)
-        return self.reading.rewrite(stage.value.b, names, lambda buffer, place: self._load(buffer, place, at, index))
+        element = self._element(number)
+        names = _axes(stage, at, element)
+        return self.reading.rewrite(stage.value.b, names, lambda buffer, place: self._load(buffer, place, at, element))
 
-    def _stage_value(self, stage: Stage, at: list[Index], index: Index) -> Expr:
-        names = _axes(stage, at, index)
-        return self.reading.rewrite(stage.value, names, lambda buffer, place: self._load(buffer, place, at, index))
+    def _stage_value(self, stage: Stage, at: list[Index], element: _Element) -> Expr:
+        names = _axes(stage, at, element)
+        return self.reading.rewrite(stage.value, names, lambda buffer, place: self._load(buffer, place, at, element))
 
-    def _load(self, buffer: Buffer, place: list[Index], at: list[Index], index: Index) -> Expr | None:
+    def _in_a_row(self, buffer: Buffer, place: list[Index], element: _Element | None) -> Index:
+        """Return where an element lies; one of a row of several axes has the number of the element there."""
+        if element is None or len(self.axes) == 1:
+            return flat_index(buffer, place)
+        moving = [(at, n) for at, n in zip(place, shape_of(buffer), strict=True) if n != 1]
+        lead, axes = moving[: -len(self.axes)], moving[-len(self.axes) :]
+        if _same([at for at, _ in axes], list(element.place)) and [n for _, n in axes] == self.axes:
+            steps = strides([*(n for _, n in lead), self.length])
+            return sum((at * step for (at, _), step in zip(lead, steps, strict=False)), start=element.number)
+        if any(at is part for at, _ in moving for part in element.place):
+            raise NotThisKindError("elements that do not lie in a row")
+        return flat_index(buffer, place)
+
+    def _load(self, buffer: Buffer, place: list[Index], at: list[Index], element: _Element | None) -> Expr | None:
         if self.reading.is_input(buffer):
-            return self.buffers[buffer.name][flat_index(buffer, place)]
+            return self.buffers[buffer.name][self._in_a_row(buffer, place, element)]
         moving = [k for k, extent in zip(place, shape_of(buffer), strict=True) if extent != 1]
         if buffer.name in self.row.results:
             if not _same(moving, at):
                 raise NotThisKindError("the result of another row")
             return self.row.results[buffer.name][0]
         if buffer.name in self.row.kept:
-            if not _same(moving, [*at, index]):
+            if element is None or not _same(moving, [*at, *element.place]):
                 raise NotThisKindError("another element of the row")
-            return self.row.kept[buffer.name][index]
+            return self.row.kept[buffer.name][element.number]
         if buffer.name not in self.reading.inlined:
             raise NotThisKindError("a result that is not known yet")
         return None
 
-    def _each(self, write: Any) -> None:
+    def _each(self, write: Callable[[_Element], None]) -> None:
         """Write something for each element of a row."""
         count, left = divmod(self.length, self.lanes)
         with self.w.loop(count) as turn, self.w.vector(self.lanes) as lane:
-            write(turn * self.lanes + lane)
+            write(self._element(turn * self.lanes + lane))
         if left:  # the last vector overlaps the one before
             with self.w.vector(self.lanes) as lane:
-                write(self.length - self.lanes + lane)
+                write(self._element(self.length - self.lanes + lane))
 
     def _result(self, at: list[Index]) -> None:
         result = self.reading.result
@@ -161,29 +194,40 @@ class _Kernel:
             return
         if result.name in self.row.kept:
             raise NotThisKindError("a result that is read")
-        self._each(lambda index: self.w.store(self.output, self._flat(at, index), self._value(at, index)))
+        self._each(lambda element: self.w.store(self.output, self._flat(at, element), self._value(at, element)))
 
-    def _place(self, at: list[Index], index: Index | None) -> list[Index]:
-        moving = iter(at if index is None else [*at, index])
+    def _place(self, at: list[Index], element: _Element | None) -> list[Index]:
+        moving = iter(at if element is None else [*at, *element.place])
         return [0 if extent == 1 else next(moving) for extent in shape_of(self.reading.result)]
 
-    def _flat(self, at: list[Index], index: Index | None) -> Index:
-        return flat_index(self.reading.result, self._place(at, index))
+    def _flat(self, at: list[Index], element: _Element | None) -> Index:
+        return self._in_a_row(self.reading.result, self._place(at, element), element)
 
-    def _value(self, at: list[Index], index: Index | None) -> Expr:
+    def _value(self, at: list[Index], element: _Element | None) -> Expr:
         result = self.reading.result
         if result.name in self.row.results:
             return self.row.results[result.name][0]
-        place = self._place(at, index)
-        return self.reading.value_at(result, place, lambda buffer, p: self._load(buffer, p, at, index))
+        place = self._place(at, element)
+        return self.reading.value_at(result, place, lambda buffer, p: self._load(buffer, p, at, element))
 
 
-def _lead_of(stage: Stage) -> list[int]:
-    return [extent for extent in stage.extents[:-1] if extent != 1]
+def _extents(stage: Stage) -> tuple[list[int], list[int]]:
+    """Return the extents of a reduction that are not 1: those of the result, and those of the row."""
+    pairs = [(kind, extent) for kind, extent in zip(stage.kinds, stage.extents, strict=True) if extent != 1]
+    return [extent for kind, extent in pairs if kind == "S"], [extent for kind, extent in pairs if kind == "R"]
 
 
-def _axes(stage: Stage, at: list[Index], index: Index) -> dict[str, Index]:
-    moving = iter([*at, index])
+def _lies_in_a_row(stage: Stage) -> bool:
+    """Tell whether what is reduced lies in the order of the axes, if these are several."""
+    axes = stage.axes[stage.kinds.index("R") :]
+    if len(axes) == 1:
+        return True
+    loads = [part for part in walk(stage.value.b) if type(part).__name__ == "TensorLoad"]
+    return all(tuple(map(str, load.indices[-len(axes) :])) == axes for load in loads)
+
+
+def _axes(stage: Stage, at: list[Index], element: _Element) -> dict[str, Index]:
+    moving = iter([*at, *element.place])
     return {axis: 0 if extent == 1 else next(moving) for axis, extent in zip(stage.axes, stage.extents, strict=True)}
 
 

@@ -18,6 +18,7 @@ from tvm import relax
 
 import portcall
 from portcall import toolchain
+from portcall._compilers import check_output
 from portcall._folders import working_folder
 from portcall.bench import format_size
 from portcall.compile import _verify
@@ -80,7 +81,7 @@ class CompiledExecutable:
             CompileError: the linker failed, or there is none for the target.
             OSError: the file cannot be written.
         """
-        output = toolchain.check_output(path)
+        output = check_output(path)
         with working_folder() as folder:
             files = [folder / name for name in self.parts]
             for file in files:

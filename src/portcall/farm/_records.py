@@ -40,6 +40,7 @@ class Records:
         self.events: list[Event] = []
         self.changed: dict[Place | Lease, None] = {}  # in their order
         self.forgotten: list[str] = []
+        self.left: dict[str, None] = {}  # keys of places that are gone, the last to leave at the end
         self.draining = False
         self.due: Place | Lease | None = None
         self._random = random_text

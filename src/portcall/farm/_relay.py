@@ -2,7 +2,8 @@
 """The proxy: brings together servers and clients that cannot reach each other, and passes their bytes on.
 
 Servers of TVM join with a key and become places, each connection one. Agents of portcall join with the match key of one
-session. A client brings a match key that the farm gave out, or a plain key, which is a request that waits.
+session. A client brings a match key that the farm gave out, or a plain key, which is a request that waits: one for each
+key, of those whose servers the farm has seen.
 
 Bytes go on as fast as the slower side takes them: while the farm has something left for one side it reads nothing from
 the other, so it keeps no more than one piece. Between two plain TCP connections the kernel passes them on.
@@ -24,7 +25,7 @@ from portcall.farm._hub import Hub
 from portcall.farm._model import Effect, Refused
 from portcall.farm._splice import HasDescriptor, Pipes, Spliced, Stall
 from portcall.farm._state import State
-from portcall.rpc.wire._facts import MAGIC, MISMATCH
+from portcall.rpc.wire._facts import DUPLICATE, MAGIC, MISMATCH
 from portcall.rpc.wire._handshake import Hello, parse_words, refusal
 from portcall.rpc.wire._texts import check_text
 
@@ -127,6 +128,7 @@ class Peer:
         self._place = ""
         self._lease = ""
         self._key = ""
+        self._wanted = ""  # the plain key of a client
         self._raw = False
         self._served = False
         self._timer: asyncio.TimerHandle | None = None
@@ -226,8 +228,8 @@ class Peer:
         else:
             self._greet_server(hello.key)
 
-    def _refuse(self) -> None:
-        self.end.send(refusal(MISMATCH) + self.end.padding)
+    def _refuse(self, why: int = MISMATCH) -> None:
+        self.end.send(refusal(why) + self.end.padding)
         self.end.finish()
 
     def _greet_agent(self, key: str) -> None:
@@ -264,7 +266,7 @@ class Peer:
         if server is not None:
             self._pair(server)
         elif hello.key in self._relay.early:  # one client has this key already
-            self._refuse()
+            self._refuse(DUPLICATE)
         elif hello.key in self._hub.session_keys:
             self._key = hello.key
             self._relay.early[hello.key] = self
@@ -275,7 +277,14 @@ class Peer:
             self._refuse()
 
     def _request(self, hello: Hello) -> None:
-        """A client with a plain key waits for a server of that key."""
+        """A client with a plain key waits for a server of that key, the first one alone."""
+        leases = self._hub.state.leases
+        asking = (leases.get(peer._lease) for peer in self._relay.peers if peer._wanted == hello.key)
+        if not self._hub.state.knows(hello.key.partition("?")[0]):
+            return self._refuse()
+        if any(lease is not None and lease.state == "queued" for lease in asking):
+            return self._refuse(DUPLICATE)
+        self._wanted = hello.key
         user = f"{'client' if hello.is_portcall else 'tvm'}@{self.end.address}"
         self._wait(CLIENT_PATIENCE)
         try:
@@ -287,6 +296,7 @@ class Peer:
                 self._hub.holders[lease.id] = self._on_holder_effect
         except Refused:
             self._refuse()
+        return None
 
     def _on_holder_effect(self, effect: Effect) -> None:
         assert effect.lease is not None

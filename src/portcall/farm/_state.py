@@ -29,6 +29,7 @@ from portcall.farm._records import Records
 _NAMED = 3  # places that a refusal names as the nearest
 _SUFFIX_BYTES = 16  # random bytes at the end of a match key
 _MOST_FAILURES = 100  # of a place, which are kept
+_MOST_LEFT = 1024  # keys of places that are gone
 MOST_SESSIONS = 1000  # of a lease
 
 
@@ -204,9 +205,18 @@ class State(Records):
     def _forget(self, place: Place) -> None:
         del self.places[place.id]
         self.queue.remove_place(place)
+        for key in place.keys:
+            self.left.pop(key, None)
+            self.left[key] = None
+        while len(self.left) > _MOST_LEFT:
+            del self.left[next(iter(self.left))]
         self.changed.pop(place, None)
         self.forgotten.append(place.id)
         self.note("place forgotten", place=place.id, detail=place.cause)
+
+    def knows(self, key: str) -> bool:
+        """Return whether there is a place with this key, or was one since the farm's start."""
+        return key in self.left or any(key in place.keys for place in self.places.values())
 
     def accepted(self, id: str, fence: int) -> None:
         """Take an agent's word that it is ready for the lease that it was offered."""

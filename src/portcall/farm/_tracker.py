@@ -257,7 +257,7 @@ def words(place: Place, lease: Lease) -> str:
 def summary(hub: Hub, trackers: set[Tracker]) -> dict[str, Any]:
     """Return what TVM's tools show: free and waiting for each key, and an entry for each server."""
     state = hub.state
-    queues: dict[str, dict[str, int]] = {}
+    queues = {key: {"free": 0, "pending": 0} for key in state.left}
     servers: list[dict[str, Any]] = []
     for place in state.places.values():
         for key in place.keys:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal, cast
 
 from portcall import DataType, Module, errors, get_global_func, toolchain
+from portcall._compilers import check_output
 from portcall._folders import working_folder
 from portcall._input import open_input
 from portcall.graph._module import Blob, GraphSource, UnexpectedParamsWarning, read_graph
@@ -106,7 +107,7 @@ def export_bundle(
     planned = encode(plan(graph, storage))
     given = params if isinstance(params, Mapping) else {} if params is None else load_params(params)
     expected = _expected(graph, given)
-    output = toolchain.check_output(path)
+    output = check_output(path)
     with working_folder() as folder, replacing(output) as file:
         library = _library(lib, folder, target, options)
         _copy_library(library, file)

@@ -205,11 +205,14 @@ class GraphModule:
         """Copy an array or tensor into an input: ``set_input("data", x)``, ``set_input(0, x)``, ``set_input(data=x)``.
 
         Several at once are given by keyword or, where names are not identifiers, as a dict: ``set_input({"x:0": x})``.
+        ``set_input(key="data", value=x)`` is the first form, unless the graph has inputs of these names.
 
         Raises:
             GraphError: no input has that name or index, or the shape is not the graph's. Nothing was set then.
             ArgumentError: the elements are not of the graph's type; nothing is converted silently.
         """
+        if set(inputs) == {"key", "value"} and not self._has("key") and not self._has("value"):
+            key, value, inputs = inputs["key"], inputs["value"], {}
         given: dict[Any, Any] = inputs
         if isinstance(key, Mapping) and value is None:
             given = {**key, **inputs}
@@ -304,6 +307,9 @@ class GraphModule:
             names = self._known(read_index(MemorySource(params)))
             self["share_params"](lender, save_params(dict.fromkeys(names, portcall.empty(0, "uint8"))))
 
+    def _has(self, name: str) -> bool:
+        return self._inputs.find(name) >= 0
+
     def _known(self, names: Iterable[str]) -> list[str]:
         """Return the names that are those of inputs, and warn of the others."""
         known = [name for name in names if self._inputs.find(name) >= 0]
@@ -358,7 +364,7 @@ class GraphModule:
         """Time the graph where it runs, with the inputs that are given set before.
 
         Parameters:
-            dev: the device that is waited for; it must be given, and is not called ``device``, as an input may be.
+            dev: the device that is waited for; it must be given. ``device=`` will do, unless an input has that name.
             func_name: what is called, without arguments.
             repeat, number, min_repeat_ms, limit_zero_time_iterations, cooldown_interval_ms, repeats_to_cooldown: see
                 ``Module.time_evaluator``.
@@ -369,6 +375,8 @@ class GraphModule:
             TypeError: there is no ``dev``.
             GraphError, RuntimeError: as ``run``.
         """
+        if dev is None and "device" in inputs and not self._has("device"):
+            dev = inputs.pop("device")
         if dev is None:
             raise TypeError("benchmark() needs the device that is waited for: benchmark(dev, …), or by name dev=")
         timed = self.module.time_evaluator(

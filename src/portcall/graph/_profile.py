@@ -8,6 +8,7 @@ other's caches.
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import math
@@ -119,6 +120,26 @@ class Profile:
         """Return the facts as JSON."""
         return json.dumps(self.to_dict(), indent=2)
 
+    @classmethod
+    def from_json(cls, text: str) -> Profile:
+        """Read what ``to_json`` wrote.
+
+        Raises:
+            ValueError: it is something else.
+        """
+        try:
+            nodes: list[dict[str, Any]] = [
+                {name: tuple(value) if isinstance(value, list) else value for name, value in node.items()}
+                for node in json.loads(text)["nodes"]
+            ]
+            return cls(tuple(NodeProfile(**node) for node in nodes))
+        except (KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise ValueError(f"this is not the JSON of a graph's profile: {error}") from None
+
+    def to_csv(self) -> str:
+        """Return a line for each node, in the order of execution, below one with the names; times in seconds."""
+        return csv_of([asdict(node) for node in self.nodes], NodeProfile.__slots__)
+
     def to_trace(self) -> dict[str, Any]:
         """Return the recorded run as ui.perfetto.dev and chrome://tracing show it, a track for each device."""
         tracks = {device: number for number, device in enumerate(dict.fromkeys(n.device for n in self.nodes), start=1)}
@@ -225,6 +246,15 @@ def _texts(plan: Plan, entries: Iterable[int]) -> tuple[str, ...]:
 
 def _micro(seconds: float) -> str:
     return f"{seconds * _MICRO:.3f}"
+
+
+def csv_of(rows: Iterable[dict[str, Any]], columns: Sequence[str]) -> str:
+    """Return rows as CSV; several values in one cell have spaces between them."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({k: " ".join(map(str, v)) if isinstance(v, tuple) else v for k, v in row.items()} for row in rows)
+    return out.getvalue()
 
 
 # ---- Tables ----------------------------------------------------------------------------------------------------------

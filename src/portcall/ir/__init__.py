@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING
 from portcall._renamed import no_attribute as _no_attribute
 from portcall.ir._classes import fields as fields
 from portcall.ir._classes import get_object_class as get_object_class
+from portcall.ir._classes import method as method
 from portcall.ir._classes import register_value_type as register_value_type
+from portcall.ir._classes import type_metadata as type_metadata
 from portcall.ir._enum import Enum as Enum
 from portcall.ir._enum import IntEnum as IntEnum
 from portcall.ir._enum import StrEnum as StrEnum
+from portcall.ir._enum import entry as entry
 from portcall.ir._operations import Mismatch as Mismatch
 from portcall.ir._operations import first_mismatch as first_mismatch
 from portcall.ir._operations import from_bytes as from_bytes

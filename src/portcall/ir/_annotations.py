@@ -37,8 +37,12 @@ class Field:
     default_factory: Callable[[], Any] | None = None
     compare: bool | Literal["identity"] = True
     defines: bool = False
+    init: bool = True
     repr: bool = True
+    hash: bool | None = None
+    frozen: bool | None = None
     kw_only: bool | None = None
+    converter: Callable[[Any], Any] | None = None
     doc: str = ""
 
     @property
@@ -53,8 +57,12 @@ def field(
     default_factory: Callable[[], Any] | None = None,
     compare: bool | Literal["identity"] = True,
     defines: bool = False,
+    init: bool = True,
     repr: bool = True,
+    hash: bool | None = None,
+    frozen: bool | None = None,
     kw_only: bool | None = None,
+    converter: Callable[[Any], Any] | None = None,
     doc: str = "",
 ) -> Any:
     """Set options of a field of a registered class.
@@ -66,8 +74,12 @@ def field(
             very same object.
         defines: the field's value is a variable that is defined here: two objects that differ in the names of such
             variables only are equal.
+        init: whether the constructor takes it. One that it does not take, without a default, is None until it is set.
         repr: whether it is printed.
+        hash: whether it is part of ``hash()``; as ``compare`` unless given.
+        frozen: it cannot be changed; the class's setting unless given.
         kw_only: whether the constructor takes it by name only; the class's setting unless given.
+        converter: called with each value that the constructor or an assignment gets; the field holds what it returns.
         doc: one line about it.
 
     Raises:
@@ -75,14 +87,15 @@ def field(
     """
     if default is not dataclasses.MISSING and default_factory is not None:
         raise ValueError("a field has a default or a default_factory, not both")
-    if default_factory is not None and not callable(default_factory):
-        raise TypeError(f"default_factory is called without arguments, got {default_factory!r}")
+    for name, function in ("default_factory", default_factory), ("converter", converter):
+        if function is not None and not callable(function):
+            raise TypeError(f"{name} is a function, got {function!r}")
     if compare not in (True, False, "identity"):
         raise ValueError(f"compare is True, False or 'identity', got {compare!r}")
     if type(default).__hash__ is None and type(default) is not Map:
         factory = f"={type(default).__name__}" if isinstance(default, (list, dict, set)) else ""
         raise ValueError(f"a mutable default, {default!r}, would be shared: use default_factory{factory}")
-    return Field(default, default_factory, compare, defines, repr, kw_only, doc)
+    return Field(default, default_factory, compare, defines, init, repr, hash, frozen, kw_only, converter, doc)
 
 
 def is_class_variable(cls: type, name: str) -> bool:
@@ -92,28 +105,66 @@ def is_class_variable(cls: type, name: str) -> bool:
     return annotation is typing.ClassVar or typing.get_origin(annotation) is typing.ClassVar
 
 
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Later:
+    """An annotation that names a class that is not there yet: of two that hold each other, the second."""
+
+    text: str
+    resolve: Callable[[], Any]
+
+
+_registered: dict[tuple[str, str], type] = {}  # the classes that annotations may name, by module and name
+
+
+def let_annotations_name(cls: type) -> None:
+    _registered[cls.__module__, cls.__name__] = cls
+
+
 def hints_of(cls: type, key: str, meant: type, scope: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the types of the fields that a class adds, its own name meaning ``meant``."""
-    annotations = inspect.get_annotations(cls)
+    """Return the types of the fields that a class adds, its own name meaning ``meant``.
+
+    An annotation that names something unknown is a ``Later``. Of base classes that are no objects, fields count too.
+    """
+    hints: dict[str, Any] = {}
+    for owner in [base for base in reversed(cls.__mro__[1:]) if adds_fields(base, cls)] + [cls]:
+        space = {**scope, cls.__name__: meant}
+        for name, annotation in inspect.get_annotations(owner).items():
+            if is_class_variable(owner, name):
+                continue
+            hint = _resolved(owner, annotation, space, key)
+            hints[name] = typing.get_args(hint)[0] if typing.get_origin(hint) is Final else hint
+    return hints
+
+
+def adds_fields(base: type, cls: type) -> bool:
+    """Return whether the annotations of a base class, which is no object, are fields of ``cls``."""
+    if not inspect.get_annotations(base) or base.__module__ == "typing":
+        return False
+    above = [owner for owner in cls.__mro__[1:] if issubclass(owner, Object)]
+    return not issubclass(base, Object) and not any(issubclass(owner, base) for owner in above)
+
+
+def _resolved(owner: type, annotation: Any, scope: Mapping[str, Any], key: str) -> Any:
     # Alone, without those of base classes: these are evaluated where they stand.
-    alone = type(cls.__name__, (), {"__annotations__": annotations, "__module__": cls.__module__})
+    alone = type(owner.__name__, (), {"__annotations__": {"it": annotation}, "__module__": owner.__module__})
     try:
-        hints = typing.get_type_hints(alone, localns={**scope, cls.__name__: meant})
-    except NameError as error:
-        raise TypeError(
-            f"an annotation of {cls.__name__} ('{key}') names something unknown: {error}. Types are registered before "
-            "the fields that name them: of two that hold each other, the first names a base class of the second"
-        ) from error
-    return {
-        name: typing.get_args(hint)[0] if typing.get_origin(hint) is Final else hint
-        for name, hint in hints.items()
-        if not is_class_variable(cls, name)
-    }
+        return typing.get_type_hints(alone, localns=dict(scope))["it"]
+    except NameError:
+        text = annotation if isinstance(annotation, str) else str(annotation)
+
+    def resolve() -> Any:
+        known = {name: cls for (module, name), cls in _registered.items() if module == owner.__module__}
+        try:
+            return typing.get_type_hints(alone, localns={**known, **scope})["it"]
+        except NameError as error:
+            raise TypeError(f"an annotation of {owner.__name__} ('{key}') names something unknown: {error}") from error
+
+    return Later(text, resolve)
 
 
 def declared_type(hint: Any, cls: type, where: str) -> tuple[int, bool]:
     """Return the type index that values of an annotated field must have, and whether None will do."""
-    if hint is Any or hint is object:
+    if hint is Any or hint is object or isinstance(hint, Later):
         return ANY, True
     if hint is None or hint is type(None):
         return 0, True
@@ -143,6 +194,8 @@ def declared_type(hint: Any, cls: type, where: str) -> tuple[int, bool]:
 def may_hold_variables(hint: Any) -> bool:
     """Return whether values of an annotated type can be or contain objects with parts."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if isinstance(hint, Later):
+        return True
     if origin is Literal or hint is type(None):
         return False
     if origin is not None:
@@ -155,6 +208,8 @@ def may_hold_variables(hint: Any) -> bool:
 def annotation_text(hint: Any) -> str:
     """Return an annotation as text, registered classes by their keys."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if isinstance(hint, Later):
+        return hint.text
     if hint is type(None):
         return "None"
     if isinstance(hint, type) and origin is None:
@@ -166,15 +221,60 @@ def annotation_text(hint: Any) -> str:
     return str(hint).replace("typing.", "")
 
 
-def check_of(hint: Any, where: str) -> Callable[[Any], None] | None:
-    """Return the check that an annotation needs besides the core's check of the type; None if it needs no other."""
-    accepts = acceptance_test(hint)
-    if accepts is None or not _needs_check(hint):
+def check_of(hint: Any, where: str, converter: Callable[[Any], Any] | None = None) -> Callable[[Any], Any] | None:
+    """Return what makes, of a value for a field, the value that is kept, after the checks that the core leaves to
+    Python; None if it keeps the value and there are none."""
+    payload = payload_reader(hint)
+    if isinstance(hint, Later):
+        known: list[Callable[[Any], Any] | None] = []
+
+        def check_later(value: Any) -> Any:
+            if not known:
+                known.append(_check_fully(hint.resolve(), where))
+            value = value if converter is None else converter(value)
+            return value if known[0] is None else known[0](value)
+
+        return check_later
+    check = _check_fully(hint, where) if _needs_check(hint) else None
+    steps = [step for step in (converter, payload, check) if step is not None]
+    if not steps:
+        return None
+    if len(steps) == 1:
+        return steps[0]
+
+    def run(value: Any) -> Any:
+        for step in steps:
+            value = step(value)
+        return value
+
+    return run
+
+
+def payload_reader(hint: Any) -> Callable[[Any], Any] | None:
+    """Return what makes the entry of a number or a text, for fields that hold an enum with such values."""
+    kind = next((part for part in (hint, *typing.get_args(hint)) if getattr(part, "__portcall_payload__", None)), None)
+    if kind is None:
         return None
 
-    def check(value: Any) -> None:
+    def read(value: Any) -> Any:
+        return (
+            kind(value)
+            if type(value) is kind.__portcall_payload__ and any(value == each.value for each in kind)
+            else value
+        )
+
+    return read
+
+
+def _check_fully(hint: Any, where: str) -> Callable[[Any], Any] | None:
+    accepts = acceptance_test(hint)
+    if accepts is None:
+        return None
+
+    def check(value: Any) -> Any:
         if not accepts(value):
             raise TypeError(f"{where}: expected {annotation_text(hint)}, got {describe_mismatch(hint, value)}")
+        return value
 
     return check
 
@@ -196,7 +296,7 @@ def _needs_check(hint: Any) -> bool:
 
 def acceptance_test(hint: Any) -> Callable[[Any], bool] | None:
     """Return the test of an annotation; None if every value passes."""
-    if any(hint is known for known in (Any, object, None)) or isinstance(hint, TypeVar):
+    if any(hint is known for known in (Any, object, None)) or isinstance(hint, (TypeVar, Later)):
         return None
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):

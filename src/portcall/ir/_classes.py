@@ -13,7 +13,6 @@ Objects live in the core; a Python object is a reference to one. Two are equal w
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import inspect
 import json
@@ -26,15 +25,16 @@ from portcall._container import Array, Dict, List, Map
 from portcall._core import Object, PackedFunc
 from portcall._function import convert
 from portcall._module import Module
-from portcall._signature import schema_text, signature_of_method
+from portcall._signature import metadata_of, method_schema, schema_text, signature_of_method
 from portcall._tensor import Tensor
-from portcall.ir import _enum, _printing, _values
+from portcall.ir import _dataclass, _enum, _printing, _values
 from portcall.ir._annotations import (
     ANY,
     FIRST_DYNAMIC,
     OBJECT,
     Field,
     acceptance_test,
+    adds_fields,
     annotation_text,
     check_of,
     declared_type,
@@ -42,9 +42,11 @@ from portcall.ir._annotations import (
     field,
     hints_of,
     is_class_variable,
+    let_annotations_name,
     may_hold_variables,
 )
 from portcall.ir._operations import MADE_FROM_DESCRIPTIONS, unknown_type
+from portcall.ir._operations import function as ir_function
 
 if TYPE_CHECKING:
     from typing_extensions import dataclass_transform
@@ -72,6 +74,7 @@ _HOOKS = (
     "__ffi_hash__", "__ffi_compare__", "__ffi_convert__",
 )  # fmt: skip
 
+_OF_PYTHON = 1 << 9  # the flag of classes that Python's class statement made
 _BUILT_IN = (Array, Map, Tensor, PackedFunc, Module)
 _OBJECT_KEY = "ffi.Object"
 
@@ -93,15 +96,18 @@ if not TYPE_CHECKING:
 
 @dataclass_transform(eq_default=False, frozen_default=True, field_specifiers=(field,))
 def register_object(
-    type_key: str | None = None,
+    type_key: Any = None,
     *,
-    frozen: bool = True,
+    frozen: bool | None = None,
     kw_only: bool = False,
+    init: bool = True,
+    repr: bool = True,
+    match_args: bool = True,
     compare: Comparison = "structure",
     eq: bool = False,
     order: bool = False,
     unsafe_hash: bool = False,
-) -> Callable[[type[Obj]], type[Obj]]:
+) -> Any:
     """Define a type of objects by a class with annotations, or take over the class of a type that C++ defined.
 
     Values of the fields are checked when Python makes an object or changes a field. What C++ makes, or is read from
@@ -109,8 +115,12 @@ def register_object(
 
     Parameters:
         type_key: the type's name in every language; module and name of the class unless given.
-        frozen: fields cannot be changed; ``replace`` makes another object. Otherwise they are writable.
-        kw_only: the constructor takes fields by name only.
+        frozen: fields cannot be changed; ``replace`` makes another object. Otherwise they are writable. Those of Python
+            are, unless told otherwise; those of C++ are what C++ says, and read-only with True.
+        kw_only: the constructor takes fields by name only; after a line ``_: dataclasses.KW_ONLY`` they are, too.
+        init: with False there is no constructor but one that the class defines, which sets the fields.
+        repr: with False the class prints as one without fields.
+        match_args: whether the class gets ``__match_args__``.
         compare: how objects of the type are compared by ``structural_equal``: by "structure", that is by their fields;
             by "identity"; as a "variable", which is equal to the one that is defined in the same place; or as something
             "shared", by fields and by where else it occurs.
@@ -124,6 +134,8 @@ def register_object(
             base class that is not registered, or, of a type that C++ defined, is not that of the type's base.
         ValueError: another type has this key.
     """
+    if isinstance(type_key, type) and type_key.__flags__ & _OF_PYTHON:
+        return register_object()(type_key)
     if type_key is not None and not isinstance(type_key, str):
         raise TypeError(
             f'register_object takes the key of a type, as in @register_object("demo.Add"); got {type_key!r}'
@@ -133,10 +145,17 @@ def register_object(
     added: dict[str, Any] = {"__eq__": _values.EQUALITY, "__hash__": None} if eq else {}
     added |= {method.__name__: method for method in _values.ORDER} if order else {}
     added |= {"__hash__": _values.HASH} if unsafe_hash else {}
+    added |= {} if init else {"__init__": _dataclass.no_constructor}
+    added |= {} if repr else {"__repr__": Object.__repr__}
+    added |= {} if match_args else {"__match_args__": ()}
 
     def register(cls: Any) -> Any:
-        if not (isinstance(cls, type) and issubclass(cls, Object)):
+        if not isinstance(cls, type):
             raise TypeError(f"register_object takes a subclass of portcall.Object, got {cls!r}")
+        if not issubclass(cls, Object):
+            if not cls.__flags__ & _OF_PYTHON:
+                raise TypeError(f"register_object takes a subclass of portcall.Object, got {cls!r}")
+            cls = _as_object(cls)
         key = type_key or f"{cls.__module__}.{cls.__qualname__}"
         index = _core.type_index_of(key)
         known = _core.registered_object_class(key)
@@ -150,14 +169,19 @@ def register_object(
         _refuse_odd_attributes(cls)
         if own:
             scope = sys._getframe(1).f_locals  # a class in a function may name others that are there
-            index = _define(cls, key, hints_of(cls, key, cls, scope), frozen, kw_only, compare)
+            hints = hints_of(cls, key, cls, scope)
+            methods = _methods_of(cls)
+            index = _define(cls, key, hints, frozen is not False, kw_only, compare)
+            _add_to_type(key, index, methods)
             return _make_class(_add_methods(cls, added), key, index, scope)
-        _refuse_to_hide(cls, [access.__name__ for access, *_ in _core.describe_type(index)[5]])
-        named = [name for name in inspect.get_annotations(cls) if not is_class_variable(cls, name)]
-        if named:
-            raise TypeError(f"type '{key}' is defined elsewhere, with its fields; leave out the annotations of {named}")
+        names = [access.__name__ for access, *_ in _core.describe_type(index)[5]]
+        _refuse_to_hide(cls, names)
+        unknown = [name for name in inspect.get_annotations(cls) if not is_class_variable(cls, name)]
+        unknown = [name for name in unknown if name not in names]
+        if unknown:
+            raise TypeError(f"type '{key}' is defined elsewhere, and has no field {', '.join(unknown)}")
         _check_base(cls, key, index)
-        return _make_class(_add_methods(cls, added), key, index)
+        return _make_class(_add_methods(cls, added), key, index, frozen=frozen is True)
 
     return register
 
@@ -172,6 +196,48 @@ def get_object_class(type_key: str) -> type[Object]:
         raise unknown_type(type_key)
     cls = _core.registered_object_class(type_key) or class_of_type(type_key)
     return Object if cls is None else cls
+
+
+def type_metadata(type_key: str) -> dict[str, Any]:
+    """Return what is known of a described type, as values of JSON.
+
+    Returns:
+        ``type_key``, ``parent`` (empty for the root), ``doc``, ``fields``, ``methods`` and ``constructors``. A
+        field has ``name``, ``type``, ``doc``, ``writable`` and ``has_default``, those of base types first; a
+        method ``name``, ``doc``, ``static``, and ``type_schema`` where tvm-ffi's headers told it.
+
+    Raises:
+        KeyError: no type has this key. The message lists near ones.
+    """
+    index = _core.type_index_of(type_key)
+    if index < 0:
+        raise unknown_type(type_key)
+    key, ancestors, doc, _, _, described, methods = _core.describe_type(index)
+    of_fields = [
+        {
+            "name": access.__name__,
+            "type": json.loads(schema or "{}").get("type") or schema_text(schema),
+            "doc": access.__doc__,
+            "writable": bool(flags & _WRITABLE),
+            "has_default": bool(flags & _HAS_DEFAULT),
+        }
+        for access, flags, schema, *_ in described
+    ]
+    every = [
+        {"name": name, "doc": text, "static": bool(flags & _STATIC), **metadata_of(schema)}
+        for name, text, schema, flags, _ in methods
+    ]
+    of_methods = [each for each in every if not str(each["name"]).startswith("__")]
+    made_by = [each for each in every if each["name"] == _INIT]
+    parent = ancestors[-1] if ancestors else ""
+    return {
+        "type_key": key,
+        "parent": parent,
+        "doc": doc,
+        "fields": of_fields,
+        "methods": of_methods,
+        "constructors": made_by,
+    }
 
 
 def fields(obj: Object | type[Object]) -> dict[str, _core.FieldAccess]:
@@ -234,7 +300,10 @@ def _define(
         _refuse_to_hide(cls, _core.fields_of_class(parent) or ())
     described = []
     for name, hint in hints.items():
-        given = cls.__dict__.get(name, dataclasses.MISSING)
+        if hint is dataclasses.KW_ONLY:
+            kw_only = True
+            continue
+        given = _given(cls, name)
         if isinstance(given, dataclasses.Field):
             raise TypeError(f"{cls.__name__}.{name}: use portcall.field, not that of dataclasses")
         said = given if isinstance(given, Field) else field(default=given)
@@ -247,7 +316,9 @@ def _define(
             )
         if said.defines and not may_hold_variables(hint):
             raise TypeError(f"{key}.{name}: defines=True is for variables, and {annotation_text(hint)} holds none")
-        flags = 0 if frozen else _WRITABLE
+        flags = 0 if (frozen if said.frozen is None else said.frozen) else _WRITABLE
+        flags |= 0 if said.init else _NOT_IN_INIT
+        flags |= _NOT_HASHED if said.hash is False else 0
         flags |= _OPTIONAL if optional else 0
         flags |= _HAS_DEFAULT if said.optional else 0
         flags |= _FACTORY if said.default_factory is not None else 0
@@ -260,6 +331,60 @@ def _define(
         described.append((name, said.doc, schema, flags, declared, default))
     doc = inspect.cleandoc(cls.__doc__ or "")
     return _core.define_type(key, parent_index, doc, _COMPARISONS[compare], described)
+
+
+def method(function: Any) -> Any:
+    """Let every language call a method of a registered class, or a ``staticmethod``: it is one of the type's."""
+    inner = getattr(function, "__func__", function)
+    if isinstance(function, classmethod) or not callable(inner):
+        raise TypeError(f"a method that every language can call is a function or a staticmethod, got {function!r}")
+    inner.__portcall_method__ = True
+    return function
+
+
+def _methods_of(cls: type) -> dict[str, Any]:
+    """Return what ``method`` marked."""
+    found = {}
+    for name, value in cls.__dict__.items():
+        if getattr(getattr(value, "__func__", value), "__portcall_method__", False) is True and name not in _HOOKS:
+            if isinstance(value, classmethod):
+                raise TypeError(
+                    f"{cls.__name__}.{name} is a classmethod, which only Python can call; use a staticmethod"
+                )
+            found[name] = value
+    return found
+
+
+def _add_to_type(key: str, index: int, methods: Mapping[str, Any]) -> None:
+    """Add methods of Python to a type; each calls what the class that is registered then has under its name."""
+    known = {name for name, *_ in _core.describe_type(index)[6]}
+    for name, value in methods.items():
+        static = isinstance(value, staticmethod)
+        if name not in known:
+
+            def call(*args: Any, _name: str = name, _static: bool = static) -> Any:
+                cls = _core.registered_object_class(key) if _static else type(args[0])
+                return getattr(cls, _name)(*args)
+
+            doc = inspect.getdoc(value) or ""
+            schema = method_schema(getattr(value, "__func__", value), None if static else key)
+            add = ir_function("portcall.ir.AddMethod")
+            add(index, name, doc, schema, static, convert(call))
+
+
+def _given(cls: type, name: str) -> Any:
+    """Return what stands beside the annotation of a field: a default, its settings, or nothing."""
+    owners = [cls, *(base for base in cls.__mro__[1:] if adds_fields(base, cls))]
+    given = next((owner.__dict__[name] for owner in owners if name in owner.__dict__), dataclasses.MISSING)
+    return dataclasses.MISSING if inspect.ismemberdescriptor(given) else given
+
+
+def _as_object(cls: type) -> type[Object]:
+    """Return a class that derives from Object, too."""
+    body = {name: value for name, value in cls.__dict__.items() if name not in ("__dict__", "__weakref__")}
+    bases = (Object, *(base for base in cls.__bases__ if base is not object))
+    made: type[Object] = _dataclass.rebuild(cls, body, bases)
+    return made
 
 
 def _check_base(cls: type, key: str, index: int) -> None:
@@ -299,21 +424,25 @@ def _refuse_to_hide(cls: type, names: Sequence[str]) -> None:
             raise TypeError(f"{cls.__name__}.{name} hides a field of that name; rename it")
 
 
-def _make_class(cls: Any, key: str, index: int, scope: Mapping[str, Any] | None = None) -> Any:
+def _make_class(cls: Any, key: str, index: int, scope: Mapping[str, Any] | None = None, frozen: bool = False) -> Any:
     """Make the class that stands for a type: without a dictionary, with an attribute for each field.
 
     Parameters:
         scope: what annotations may name beside the globals of their module; None when C++ defined the type.
+        frozen: let Python change no field.
     """
     _, _, doc, _, _, described, methods = _core.describe_type(index)
     accesses = {access.__name__: access for access, *_ in described}
+    for access in accesses.values() if frozen else ():
+        access.writable = False
     names = tuple(accesses)
     body = {name: value for name, value in cls.__dict__.items() if name not in ("__dict__", "__weakref__")}
     settable = tuple(access.__name__ for access, flags, *_ in described if not flags & _NOT_IN_INIT)
     places = [i for i, (_, flags, *_) in enumerate(described) if not flags & (_KW_ONLY | _NOT_IN_INIT)]
-    # On tvm-ffi's headers, constructors take the fields without a default first.
     foreign = _core.type_attribute(index, _FINAL) is not None
-    positional = tuple(sorted(places, key=lambda i: foreign and described[i][1] & _HAS_DEFAULT))
+    # As in tvm-ffi, constructors take the fields without a default first.
+    positional = tuple(sorted(places, key=lambda i: described[i][1] & _HAS_DEFAULT))
+    required = any(not flags & (_HAS_DEFAULT | _NOT_IN_INIT) for _, flags, *_ in described)
     body.setdefault("__match_args__", tuple(names[i] for i in places))
     body |= {**accesses, "__slots__": (), "__portcall_key__": key, "__portcall_copy__": _copier(key, index)}
     if scope is not None:
@@ -348,18 +477,28 @@ def _make_class(cls: Any, key: str, index: int, scope: Mapping[str, Any] | None 
             body.setdefault(function.__name__, function)
     if "__init__" not in body:
         body.setdefault("__signature__", _signature(described, positional) if init is None else any_arguments)
-    made = _rebuild_class(cls, body)
+        _add_constructor(cls, body)
+    settings = dict(getattr(cls, "__portcall_settings__", {}))
+    settings |= {name: value for name in names if isinstance(value := _given(cls, name), Field)}
+    body["__portcall_settings__"] = settings
+    made = _dataclass.rebuild(cls, body)
+    let_annotations_name(made)
     hints = dict(getattr(made, "__portcall_hints__", {}))
     if scope is not None:
         hints |= hints_of(cls, key, made, scope)
         made.__portcall_hints__ = hints
+    made.__dataclass_fields__ = _dataclass.fields_of(described, hints, settings)
     for name, access in accesses.items():
-        access.check = check_of(hints.get(name), f"{key}.{name}")
+        converter = settings[name].converter if name in settings else None
+        access.check = check_of(hints.get(name), f"{key}.{name}", converter)
     checks = {i: access.check for i, access in enumerate(accesses.values()) if access.check is not None}
     made.__portcall_checked__ = tuple(access for access in accesses.values() if access.check is not None)
     _core.set_type_attribute(index, _CHECK, _check_fields if checks else None)
     post_init = hasattr(made, "__post_init__")
-    _core.register_reflected(made, index, names, positional, settable, checks or None, post_init, init)
+    generated = _dataclass.is_generated(made.__init__)
+    _core.register_reflected(
+        made, index, names, positional, settable, checks or None, post_init, init, generated, required
+    )
     if issubclass(made, _enum.Enum):
         _core.register_object_class(key, made, _enum.single_entry)
         _enum.forget_entries(key)
@@ -368,9 +507,15 @@ def _make_class(cls: Any, key: str, index: int, scope: Mapping[str, Any] | None 
     return made
 
 
+def _add_constructor(cls: Any, body: dict[str, Any]) -> None:
+    if cls.__init__ is Object.__init__ or _dataclass.is_generated(cls.__init__):
+        body["__init__"] = _dataclass.constructor(body["__signature__"])
+
+
 def _make_enum_class(cls: Any, key: str) -> Any:
-    entries = _enum.define(cls, key)
-    body = {name: value for name, value in cls.__dict__.items() if name not in (*entries, "__dict__", "__weakref__")}
+    changes = _enum.define(cls, key)
+    body = {name: value for name, value in cls.__dict__.items() if name not in (*changes, "__dict__", "__weakref__")}
+    body |= {name: value for name, value in changes.items() if value is not None}
     return _make_class(type(cls)(cls.__name__, cls.__bases__, body), key, _core.type_index_of(key))
 
 
@@ -394,20 +539,6 @@ def _register_hooks(cls: Any, index: int) -> None:
         method = cls.__dict__.get(name)
         if method is not None:
             _core.set_type_attribute(index, name, getattr(method, "__func__", method))
-
-
-def _rebuild_class(cls: Any, body: dict[str, Any]) -> Any:
-    """Rebuild the class with another body; ``super()`` and ``__class__`` in its functions mean the new one."""
-    made = type(cls)(cls.__name__, cls.__bases__, body)
-    made.__qualname__ = cls.__qualname__
-    for value in body.values():
-        parts = [value, *(getattr(value, part, None) for part in ("__func__", "fget", "fset", "fdel"))]
-        for function in map(inspect.unwrap, filter(inspect.isfunction, parts)):
-            for cell in function.__closure__ or ():
-                with contextlib.suppress(ValueError):  # a name that is not bound yet, such as the class's own
-                    if cell.cell_contents is cls:
-                        cell.cell_contents = made
-    return made
 
 
 def _method(
@@ -469,6 +600,7 @@ def _copier(key: str, index: int) -> Callable[[Object], Any] | None:
 def _signature(described: list[Any], positional: tuple[int, ...]) -> inspect.Signature:
     parameters = []
     by_name = [i for i, (_, flags, *_) in enumerate(described) if flags & _KW_ONLY and not flags & _NOT_IN_INIT]
+    by_name.sort(key=lambda i: described[i][1] & _HAS_DEFAULT)
     for access, flags, schema, _, default in (described[i] for i in (*positional, *by_name)):
         kind = inspect.Parameter.KEYWORD_ONLY if flags & _KW_ONLY else inspect.Parameter.POSITIONAL_OR_KEYWORD
         shown: Any = inspect.Parameter.empty
@@ -476,8 +608,7 @@ def _signature(described: list[Any], positional: tuple[int, ...]) -> inspect.Sig
             shown = ... if flags & _FACTORY else default
         annotation = json.loads(schema or "{}").get("type") or schema_text(schema) or inspect.Parameter.empty
         parameters.append(inspect.Parameter(access.__name__, kind, default=shown, annotation=annotation))
-    # A field with a default may stand before one without: the core does not mind, a Signature does.
-    return inspect.Signature(parameters, __validate_parameters__=False)
+    return inspect.Signature(parameters)
 
 
 def class_of_type(key: str) -> type[Object] | None:
@@ -542,4 +673,5 @@ def __copy__(self: Object) -> Any:
     return replace(self)
 
 
+_enum.set_registrar(register_object)
 _COMMON = (__repr__, _repr_html_, replace, __replace__, __copy__)

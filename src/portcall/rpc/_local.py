@@ -7,13 +7,15 @@ import os
 import tempfile
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from portcall._core import PackedFunc
 from portcall._function import get_global_func, register_func, remove_global_func
 from portcall.rpc.client._session import Session
 from portcall.rpc.server._directories import delete_tree
 from portcall.rpc.server._files import NAMES, Files
+from portcall.rpc.server._objects import functions_for_objects
 
 _LOCAL_FUNCTIONS = (
     "portcall.rpc.local.*",
@@ -36,13 +38,12 @@ class LocalSession(Session):
         self._files: Files | None = None
 
     def _find(self, name: str) -> PackedFunc | None:
-        """Return a function. Those for files are those of the session, whatever a server in this process registered."""
-        if name not in NAMES:
+        """Return a function; those for files and objects are those of the session, whatever else is registered."""
+        function: Callable[..., Any] | None = functions_for_objects().get(name)
+        if function is None and name not in NAMES:
             return super()._find(name)
-        if self._files is None:
-            self._files = Files(tempfile.mkdtemp(prefix="portcall-"))
-            self._removal = weakref.finalize(self, _remove_files, self._files, os.getpid())
-        function = self._files.functions.get(name)
+        if function is None:
+            function = self._own_files().functions.get(name)
         if function is None:  # this Python has no zstd
             return None
         # A result such as a module is the session's only if the session calls the function: for that it needs a name.
@@ -52,6 +53,13 @@ class LocalSession(Session):
             return super()._find(unique)
         finally:
             remove_global_func(unique)
+
+    def _own_files(self) -> Files:
+        if self._files is None:
+            self._files = Files()
+            self._files.enter(tempfile.mkdtemp(prefix="portcall-"))
+            self._removal = weakref.finalize(self, _remove_files, self._files, os.getpid())
+        return self._files
 
     def close(self) -> None:
         """End the session, and delete its directory."""

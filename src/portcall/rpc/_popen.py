@@ -16,8 +16,8 @@ from pathlib import Path
 from portcall import errors
 from portcall._function import get_global_func
 from portcall.rpc.client._session import Session
-from portcall.rpc.server import _files
 from portcall.rpc.server._directories import delete_tree
+from portcall.rpc.server._files import Files
 from portcall.rpc.server._objects import register_object_functions
 from portcall.rpc.server._session import allow_interrupts, register_standard_names
 from portcall.rpc.wire._facts import FEATURES
@@ -112,7 +112,9 @@ def main() -> None:
     It is the parent's own, and may do what the parent may.
     """
     read_fd, write_fd, directory = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-    _files.register(directory, 0)
+    files = Files()
+    files.enter(directory)
+    files.register()
     register_standard_names()
     register_object_functions()
     allow_interrupts()

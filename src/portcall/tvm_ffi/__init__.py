@@ -20,27 +20,54 @@ from portcall._container import Array, Dict, List, Map, Shape
 from portcall._core import Object
 from portcall._core import PackedFunc as Function
 from portcall._device import Device, device
-from portcall._dtype import dtype
-from portcall._function import (
-    convert,
-    get_global_func,
-    list_global_func_names,
-    register_error,
-    remove_global_func,
-)
-from portcall._function import register_func as register_global_func
+from portcall._dtype import DataType as dtype
+from portcall._function import convert
 from portcall._module import IR_LIBRARY, Module, system_lib
 from portcall._renamed import no_attribute
 from portcall._tensor import Tensor, from_dlpack
-from portcall.ir._classes import register_object
-from portcall.ir._operations import first_mismatch as get_first_structural_mismatch
-from portcall.ir._operations import structural_equal, structural_hash
-from portcall.tvm_ffi import libinfo
+from portcall.tvm_ffi import (
+    container,
+    core,
+    cpp,
+    dataclasses,
+    error,
+    libinfo,
+    module,
+    registry,
+    serialization,
+    stream,
+    structural,
+    utils,
+)
 from portcall.tvm_ffi._load import load_module
+from portcall.tvm_ffi.dataclasses import method
+from portcall.tvm_ffi.error import register_error
+from portcall.tvm_ffi.registry import (
+    get_global_func,
+    get_global_func_metadata,
+    init_ffi_api,
+    register_global_func,
+    register_object,
+    remove_global_func,
+)
+from portcall.tvm_ffi.stream import StreamContext, get_raw_stream, use_raw_stream, use_torch_stream
+from portcall.tvm_ffi.structural import (
+    DefRegionKind,
+    StructuralKey,
+    VisitInterrupt,
+    WalkOrder,
+    WalkResult,
+    get_first_structural_mismatch,
+    structural_equal,
+    structural_hash,
+    structural_walk,
+)
+from portcall.tvm_ffi.utils import kwargs_wrapper
 
 __all__ = [
     "Array",
     "DLDeviceType",
+    "DefRegionKind",
     "Device",
     "Dict",
     "Function",
@@ -49,24 +76,38 @@ __all__ = [
     "Module",
     "Object",
     "Shape",
+    "StreamContext",
+    "StructuralKey",
     "Tensor",
+    "VisitInterrupt",
+    "WalkOrder",
+    "WalkResult",
     "__version__",
     "convert",
+    "dataclasses",
     "device",
     "dtype",
     "from_dlpack",
     "get_first_structural_mismatch",
     "get_global_func",
+    "get_global_func_metadata",
+    "get_raw_stream",
     "init_ffi_api",
     "install",
     "load_module",
+    "method",
     "register_error",
     "register_global_func",
     "register_object",
     "remove_global_func",
+    "serialization",
+    "structural",
     "structural_equal",
     "structural_hash",
+    "structural_walk",
     "system_lib",
+    "use_raw_stream",
+    "use_torch_stream",
 ]
 
 
@@ -91,6 +132,12 @@ class DLDeviceType(enum.IntEnum):
     kDLTrn = 18
 
 
+_PARTS = (
+    container, core, cpp, dataclasses, error, kwargs_wrapper, libinfo, module, registry, serialization, stream,
+    structural, utils,
+)  # fmt: skip
+
+
 def _abi_version() -> str:
     numbers = (ctypes.c_uint32 * 3)()
     ctypes.CDLL(str(IR_LIBRARY.with_name("libportcall.so"))).TVMFFIGetVersion(numbers)
@@ -98,16 +145,6 @@ def _abi_version() -> str:
 
 
 __version__ = _abi_version()  # of tvm-ffi's ABI that portcall follows
-
-
-def init_ffi_api(namespace: str, target_module_name: str | None = None) -> None:
-    """Make the global functions of a namespace attributes of a Python module, by default the one of that name."""
-    target = sys.modules[target_module_name or namespace]
-    prefix = namespace.removeprefix("tvm.") + "."
-    for name in list_global_func_names():
-        rest = name.removeprefix(prefix)
-        if rest != name and "." not in rest:
-            setattr(target, rest, get_global_func(name))
 
 
 def install() -> None:
@@ -124,8 +161,18 @@ def install() -> None:
             "portcall.tvm_ffi.install() before that, or run python -m portcall.tvm_ffi script.py"
         )
     sys.modules["tvm_ffi"] = own
-    sys.modules["tvm_ffi.libinfo"] = libinfo
+    for part in _PARTS:
+        sys.modules[part.__name__.removeprefix("portcall.")] = part
+
+
+_DTYPES = (
+    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64",
+    "bfloat16", "float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2",
+    "float8_e5m2fnuz", "float8_e8m0fnu", "float6_e2m3fn", "float6_e3m2fn", "float4_e2m1fn", "float4_e2m1fnx2",
+)  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
+    if name in _DTYPES:
+        return dtype(name)
     raise no_attribute("portcall.tvm_ffi", name, {})

@@ -17,7 +17,11 @@ def load_module(path: str | os.PathLike[str], keep_module_alive: bool = True) ->
     Parameters:
         keep_module_alive: keep it for the life of the process.
     """
-    module = _module.load_module(path, foreign="adopt")
-    if keep_module_alive:
+    return keep(_module.load_module(path, foreign="adopt"), keep_module_alive)
+
+
+def keep(module: Module, wanted: bool) -> Module:
+    """Keep a module for the life of the process, if that is wanted."""
+    if wanted and module not in _kept:
         _kept.append(module)
     return module

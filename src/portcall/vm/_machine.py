@@ -171,13 +171,14 @@ class VirtualMachine:
 
     def benchmark(
         self, *args: Any, function: str | None = None, number: int = DEFAULTS.number,
-        repeat: int = 3, min_repeat_ms: int = DEFAULTS.min_repeat_ms, **named: Any,
+        repeat: int = 3, min_repeat_ms: int = DEFAULTS.min_repeat_ms,
+        cooldown_interval_ms: int = DEFAULTS.cooldown_interval_ms, **named: Any,
     ) -> BenchmarkResult:  # fmt: skip
         """Time a function where it runs, in native code, with these arguments.
 
         Parameters:
             function: its name; ``main`` or the only one by default.
-            number, repeat, min_repeat_ms: see ``Module.time_evaluator``.
+            number, repeat, min_repeat_ms, cooldown_interval_ms: see ``Module.time_evaluator``.
         """
         name = function or self.entry
         self[name]
@@ -185,8 +186,9 @@ class VirtualMachine:
             raise TypeError("benchmark() takes no device: a machine runs on its own, which vm.create was given")
         self.module["save_function"](name, _SAVED, False, *self._arguments(name, args, named))
         timed = self.module.time_evaluator(
-            _SAVED, self.device, number=number, repeat=repeat, min_repeat_ms=min_repeat_ms
-        )
+            _SAVED, self.device, number=number, repeat=repeat, min_repeat_ms=min_repeat_ms,
+            cooldown_interval_ms=cooldown_interval_ms,
+        )  # fmt: skip
         return timed()
 
     def profile(self, *args: Any, function: str | None = None, **named: Any) -> Profile:

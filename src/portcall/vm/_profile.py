@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+import csv
+import io
+import json
+from dataclasses import asdict, astuple, dataclass, fields
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,30 @@ class Profile:
         total = sum(int(nanoseconds) for _, nanoseconds, _ in lines) or 1
         rows = [ProfileRow(name, int(calls), int(ns) * 1e-9, int(ns) / total) for calls, ns, name in lines]
         return cls(function, tuple(sorted(rows, key=lambda row: -row.time)))
+
+    @classmethod
+    def from_json(cls, text: str) -> Profile:
+        """Read what ``to_json`` wrote.
+
+        Raises:
+            ValueError: it is something else.
+        """
+        try:
+            facts = json.loads(text)
+            return cls(facts["function"], tuple(ProfileRow(**row) for row in facts["rows"]))
+        except (KeyError, TypeError, RecursionError) as error:
+            raise ValueError(f"this is not the JSON of a profile: {error}") from None
+
+    def to_json(self) -> str:
+        """Return the facts as JSON, times in seconds."""
+        return json.dumps(self.to_dict(), indent=2)
+
+    def to_csv(self) -> str:
+        """Return a line for each function, the slowest first, below one with the names; times in seconds."""
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerows([[each.name for each in fields(ProfileRow)], *map(astuple, self.rows)])
+        return out.getvalue()
 
     def to_dict(self) -> dict[str, object]:
         return {"function": self.function, "total": self.total, "rows": [asdict(row) for row in self.rows]}

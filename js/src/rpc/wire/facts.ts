@@ -14,6 +14,7 @@ export const OFFERED: readonly string[] = [
   "testing.*",
   "ffi.Array*",
   "ffi.Map*",
+  "ffi.Shape",
   "ffi.ModuleGetKind",
   "ffi.SystemLib",
   "runtime.GetDeviceAttr",
@@ -114,7 +115,7 @@ export const Code = {
 /** The first number of a hello and of a reply. */
 /** Accepted. */
 export const MAGIC = 0xff271;
-/** A server of that key waits already (said by proxies); the connection closes. */
+/** A server, or another client, of that key waits already (said by proxies); the connection closes. */
 export const DUPLICATE = 0xff272;
 /** There is no server of that key here; the connection closes. */
 export const MISMATCH = 0xff273;

@@ -215,7 +215,9 @@ export function checkAccepted(code: number, key: string): void {
     throw new KeyMismatchError(`the server ${asked}`, { reason: "key-mismatch" });
   }
   if (code === DUPLICATE) {
-    throw new KeyMismatchError(`a server with the key '${key}' is already registered`, { reason: "duplicate" });
+    throw new KeyMismatchError(`another client waits for a server with the key '${key}' already`, {
+      reason: "duplicate",
+    });
   }
 }
 

@@ -17,9 +17,9 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal, TypeVar
 
-from portcall._core import PackedFunc, as_subclass
+from portcall._core import PackedFunc, as_subclass, set_row
 from portcall._function import get_global_func
-from portcall._future import Future
+from portcall._future import Future, arguments_of, map_remote
 from portcall._module import Module
 from portcall.rpc.client._activity import Progress
 from portcall.rpc.client._remote import RemoteDevice, RemoteObject, RemoteTensor
@@ -144,7 +144,7 @@ class _Group:
             find: looks it up in the session of a number.
             usable: whether that can be called.
         """
-        number = self._idle(usable)
+        number = self._idle(usable)[0]
         found = find(number)
         made = as_subclass(_ParallelFunction, found)
         made._group, made._find, made._usable = self, find, usable
@@ -170,21 +170,23 @@ class _Group:
     @contextlib.contextmanager
     def call(self, function: _ParallelFunction, args: Iterable[Any]) -> Iterator[int]:
         """Choose the session that a call goes to, which has more to do during the block."""
-        homes = {home: place for place, arg in enumerate(args) if (home := self._home(arg)) is not None}
-        if len(homes) > 1:
-            one, other = sorted(homes.values())[:2]
-            raise ValueError(
-                f"arguments #{one} and #{other} of {function.name}() are of two of the parallel sessions with "
-                f"{self._sessions[0].name}; make them in one of .sessions, or fetch one with .numpy()"
-            )
-        with self._lock:
-            number = next(iter(homes)) if homes else self._idle(function._usable)
-            self._running[number] += 1
-        try:
+        with self.calls(function, [self.home_of_all(function, args)]) as (number,):
             yield number
+
+    @contextlib.contextmanager
+    def calls(self, function: _ParallelFunction, homes: Sequence[int | None]) -> Iterator[list[int]]:
+        """Choose the sessions of calls: their homes; else those with the least to do take turns."""
+        with self._lock:
+            turns = itertools.cycle(self._idle(function._usable))
+            numbers = [next(turns) if home is None else home for home in homes]
+            for number in numbers:
+                self._running[number] += 1
+        try:
+            yield numbers
         finally:
             with self._lock:
-                self._running[number] -= 1
+                for number in numbers:
+                    self._running[number] -= 1
 
     def of_member(self, number: int, value: Any) -> Any:
         """Return what an argument is in a session: functions and modules of the group are those of the session."""
@@ -194,12 +196,24 @@ class _Group:
             return vars(value)["_modules"].get(number, value)
         return value
 
-    def _idle(self, usable: Callable[[int], bool]) -> int:
-        """Return the session that has the least to do; the first of several."""
+    def _idle(self, usable: Callable[[int], bool]) -> list[int]:
+        """Return the sessions that have the least to do."""
         if getattr(self._thread, "only_first", False):
-            return 0
+            return [0]
         numbers = [i for i in range(len(self._sessions)) if usable(i)] or [0]
-        return min(numbers, key=lambda i: max(self._running[i], _on_their_way(self._sessions[i]._module)))
+        loads = {i: max(self._running[i], _on_their_way(self._sessions[i]._module)) for i in numbers}
+        return [i for i, load in loads.items() if load == min(loads.values())]
+
+    def home_of_all(self, function: _ParallelFunction, args: Iterable[Any]) -> int | None:
+        """Return the number of the session that the arguments of a call are of; None for none, or all."""
+        homes = {home: place for place, arg in enumerate(args) if (home := self._home(arg)) is not None}
+        if len(homes) > 1:
+            one, other = sorted(homes.values())[:2]
+            raise ValueError(
+                f"arguments #{one} and #{other} of {function.name}() are of two of the parallel sessions with "
+                f"{self._sessions[0].name}; make them in one of .sessions, or fetch one with .numpy()"
+            )
+        return next(iter(homes), None)
 
     def _home(self, value: Any) -> int | None:
         """Return the number of the session that an argument is of; None for what is of none, or of all."""
@@ -240,10 +254,19 @@ class _ParallelFunction(PackedFunc):
             return self._member(number).future(*(group.of_member(number, arg) for arg in args))
 
     def map(self, rows: Iterable[Any]) -> list[Any]:
-        """Call one of the sessions: the rows follow each other in it."""
-        group, rows = self._group, [row if isinstance(row, tuple) else (row,) for row in rows]
-        with group.call(self, itertools.chain.from_iterable(rows)) as number:
-            return self._member(number).map([tuple(group.of_member(number, arg) for arg in row) for row in rows])
+        """Call once for each row, as ``PackedFunc.map``; idle sessions share the rows that are of none."""
+        group, given = self._group, arguments_of(rows)
+        homes = []
+        for index, row in enumerate(given):
+            try:
+                homes.append(group.home_of_all(self, row))
+            except ValueError as error:
+                set_row(error, index)
+                raise
+        with group.calls(self, homes) as numbers:
+            funcs = [self._member(number) for number in numbers]
+            own = [tuple(group.of_member(n, arg) for arg in row) for n, row in zip(numbers, given, strict=True)]
+            return map_remote(funcs, own)
 
     async def aio(self, *args: Any) -> Any:
         group = self._group

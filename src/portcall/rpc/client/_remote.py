@@ -210,7 +210,8 @@ class RemoteObject(_core.Object):
 
     With a server of portcall it shows what its type describes: fields and methods as attributes, items and a length. An
     iterator of the server, such as a generator, is iterated over: ``for row in remote["sweep"](10)``. Items come in
-    groups of at most 256, 1 MiB, or what was ready after 20 ms; the loop's end ends the generator there.
+    groups of at most 256, 1 MiB, or what was ready after 20 ms; the loop's end ends the generator there. A context
+    manager of the server is one here: ``with remote["open"]("log") as log``.
     """
 
     __slots__ = ()
@@ -230,6 +231,19 @@ class RemoteObject(_core.Object):
         except SessionLostError as error:
             error.lost = "an object"
             raise
+
+    @property
+    def type_name(self) -> str:
+        """The type of the object on the server, such as ``demo.Counter``."""
+        return str(self._describe()["type"])
+
+    def __enter__(self) -> Any:
+        return self._ask("enter")
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
+        if error is not None and self.session.closed:  # which that error tells of
+            return False
+        return bool(self._ask("exit", kind.__name__ if kind else "", str(error) if kind else ""))
 
     def _describe(self) -> Any:
         return self._ask("describe")

@@ -45,7 +45,7 @@ from portcall.rpc.server._messages import (
 from portcall.rpc.server._options import FARM_TOKEN, ServerOptions, is_loopback
 from portcall.rpc.server._server import Server
 from portcall.rpc.server._worker import protect_memory, take_variable
-from portcall.rpc.wire._address import Address
+from portcall.rpc.wire._address import Address, parse_address
 from portcall.rpc.wire._facts import FIRST_PAUSE, HOLD, HOOK_LIMIT, LEAST_DISK, LONGEST_PAUSE, TAKEN
 from portcall.rpc.wire._farm import (
     Accepted,
@@ -83,6 +83,7 @@ class PlaceOptions:
         tags: labels beside the facts that are measured.
         relay: clients come through the farm, over connections that the agent makes. By default they do unless the
             server listens where they can reach it.
+        address: where clients reach the server, if not at its own address, as behind a router; a port may be left out.
         check, prepare: commands of the shell that run before a lease; where one fails, the request goes elsewhere.
         clean: one that runs after it. They see PORTCALL_PLACE, PORTCALL_USER and PORTCALL_LEASE_ID.
         hook_limit: seconds for each of them.
@@ -92,6 +93,7 @@ class PlaceOptions:
     keys: tuple[str, ...]
     tags: Mapping[str, str | int | float | bool] = field(default_factory=dict)
     relay: bool | None = None
+    address: str = ""
     check: str = ""
     prepare: str = ""
     clean: str = ""
@@ -106,6 +108,10 @@ class PlaceOptions:
         for key in self.keys:
             if not key or key != "".join(key.split()):
                 raise ValueError(f"invalid key {key!r} (must be text without whitespace)")
+        if self.address and self.relay:
+            raise ValueError(f"clients cannot come to {self.address!r} and through the farm only: leave one out")
+        if self.address and parse_address(self.address).path:
+            raise ValueError(f"invalid address {self.address!r} (must be host[:port], where clients connect)")
 
 
 def facts() -> dict[str, str | int | float | bool]:
@@ -322,6 +328,9 @@ class Agent:
         """Return where clients reach the server; port 0: through the farm only."""
         assert self._server is not None
         host, port = self._server.host, self._server.port
+        if self._place.address:
+            there = parse_address(self._place.address, default_port=port)
+            return there.host, there.port
         local = is_loopback(host) and not is_loopback(self._channel.address.host)
         if self._place.relay or (self._place.relay is None and (local or not port)):
             return "", 0

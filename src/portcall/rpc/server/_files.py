@@ -25,8 +25,6 @@ Those that only this server has, or has with a linker:
                                               this Python has zstd
     machine(path, needs) -> JSON              what this machine is; given the needs of a library, which of them are not
                                               met for one at ``path``, without loading anything
-
-Archives give ordinary files and folders, or an error.
 """
 
 from __future__ import annotations
@@ -34,28 +32,17 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
-import shutil
-import tempfile
 import threading
 from pathlib import Path
 from typing import Any
 
-from portcall import toolchain
-from portcall._archive import members_of, open_archive
 from portcall._function import convert, register_func
 from portcall._module import Module, load_module
 from portcall.inspect._machine import Needs, from_json, this_machine, to_json, unmet_here
-from portcall.rpc.server._directories import delete_tree
-from portcall.rpc.server._session import library
+from portcall.rpc.server._session import LIBRARIES, library
 from portcall.rpc.wire import _zstd
 from portcall.rpc.wire._digests import LARGE, Background, digest_of
 
-_COPY_CHUNK = 1 << 20
-_SMALLEST = 512  # bytes that a file takes at least
-MOST_DEPTH = 64  # folders in each other that an archive may have
-_LIBRARIES = (".so", ".dylib")
-_SOURCES = (".c", ".cc", ".cpp", ".cxx")
-_LINKED = (".o", ".a")
 # Those that a session in this process has, too.
 NAMES = frozenset(
     f"tvm.rpc.server.{name}"
@@ -70,20 +57,21 @@ class Files:
     """What the client of a session may do with its files.
 
     Parameters:
-        root: the session's directory.
         limit: bytes that its files may take; 0 for no limit.
-        store: the folder for contents that are kept from session to session; empty: none are kept.
+        keeps: contents are kept from session to session.
 
     Attributes:
+        root: the session's directory, once ``enter`` has said it.
         functions: by name.
     """
 
-    def __init__(self, root: str, limit: int = 0, store: str = "") -> None:
-        self.root = os.path.realpath(root)
-        unnamed = _Unnamed()
-        parts = library()["files"](self.root, limit, store, convert(digest_of), convert(unnamed.add))
+    def __init__(self, limit: int = 0, *, keeps: bool = False) -> None:
+        self.root = ""
+        told = convert(_Unnamed().add) if keeps else None
+        parts = library()["files"](limit, convert(digest_of), told)
         self.functions: dict[str, Any] = dict(zip(map(str, parts[::2]), parts[1::2], strict=True))
-        self._verify, self.used, self.check_room = (self.functions.pop(k) for k in ("verify", "used", "check_room"))
+        own = (self.functions.pop(name) for name in ("enter", "verify", "used", "check_room"))
+        self._enter, self._verify, self.used, self.check_room = own
         self.functions |= {
             "tvm.rpc.server.load_module": self._load_module,
             "tvm.rpc.server.download_linked_module": self._download_linked_module,
@@ -91,6 +79,16 @@ class Files:
         }
         if _zstd.is_available():
             self.functions["portcall.rpc.file_write_zstd"] = self._file_write_zstd
+
+    def enter(self, root: str, store: str = "") -> None:
+        """Begin to work in a directory; ``store`` is the folder for contents that are kept."""
+        self.root = os.path.realpath(root)
+        self._enter(self.root, store)
+
+    def register(self) -> None:
+        """Register the functions for the session of this process, which may begin later."""
+        for name, function in self.functions.items():
+            register_func(name, function, override=True)
 
     def close(self) -> None:
         """Let go of the directory: the functions were its only users, and refer to this object."""
@@ -127,20 +125,11 @@ class Files:
             CompileError: the compiler said no; the message has its words.
         """
         whole: str = self._verify(path)
-        suffix = os.path.splitext(path)[1]
-        if suffix in _LIBRARIES:
+        if os.path.splitext(path)[1] in LIBRARIES:
             return whole
-        self.check_room(os.stat(whole).st_size, self.used())
-        if suffix == ".tar":
-            place = tempfile.mkdtemp(prefix=".unpacked-", dir=self.root)
-            try:
-                return str(toolchain.create_shared(unpack(Path(whole), Path(place), self), whole + ".so"))
-            finally:
-                delete_tree(place)
-        if suffix in (*_LINKED, *_SOURCES):
-            return str(toolchain.create_shared(whole, whole + ".so"))
-        known = " ".join((*_LIBRARIES, ".tar", *_LINKED, *_SOURCES))
-        raise ValueError(f"cannot load '{path}': unknown kind '{suffix}' (expected {known})")
+        from portcall.rpc.server._linking import link  # what it needs takes memory, which few sessions use
+
+        return link(path, whole, self)
 
 
 class _Unnamed:
@@ -167,47 +156,3 @@ def check_kind(value: object, kind: type, what: str) -> None:
     """Refuse an argument that a client sent with a wrong type."""
     if not isinstance(value, kind):
         raise TypeError(f"{what} is {kind.__name__}, not {type(value).__name__}")
-
-
-def unpack(archive: Path, place: Path, files: Files) -> list[Path]:
-    """Unpack an archive into an empty folder, and return what is to be compiled and linked.
-
-    Raises:
-        ValueError: it is not an archive, holds something other than ordinary files and folders, or nothing to link.
-        PermissionError: a name in it leads outside.
-    """
-    used, unpacked = files.used(), 0
-    with open_archive(archive, archive.name) as members:
-        for member in members_of(members):
-            unpacked += max(member.size, _SMALLEST)
-            files.check_room(unpacked, used)
-            target = place / relative(member.name)
-            if member.isdir():
-                target.mkdir(0o700, parents=True, exist_ok=True)
-            elif member.isreg():
-                target.parent.mkdir(0o700, parents=True, exist_ok=True)
-                source = members.extractfile(member)
-                assert source is not None
-                with source, target.open("wb") as file:
-                    shutil.copyfileobj(source, file, _COPY_CHUNK)
-            else:
-                raise ValueError(f"'{archive.name}' holds '{member.name}', which is not an ordinary file")
-    found = sorted(path for path in place.rglob("*") if path.suffix in (*_LINKED, *_SOURCES) and path.is_file())
-    if not found:
-        raise ValueError(f"'{archive.name}' holds nothing to link: {' '.join((*_LINKED, *_SOURCES))}")
-    return found
-
-
-def relative(name: str) -> str:
-    """Return a member's name if it cannot lead outside of where it is unpacked."""
-    if name.startswith("/") or ".." in name.split("/"):
-        raise PermissionError(f"the archive's member '{name}' leads outside")
-    if name.count("/") > MOST_DEPTH:
-        raise ValueError(f"the archive's member '{name[:80]}…' lies in more than {MOST_DEPTH} folders")
-    return name
-
-
-def register(directory: str, limit: int, store: str = "") -> None:
-    """Register the functions for the session whose directory this is; one for each process."""
-    for name, function in Files(directory, limit, store).functions.items():
-        register_func(name, function, override=True)

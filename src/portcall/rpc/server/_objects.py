@@ -7,6 +7,7 @@ For portcall clients, all ``portcall.rpc.``:
     object_field(object, name)     object_item(object, key)     object_call(object, method, ...)
     object_next(iterator, most) -> [whether that was all, items]     object_close(iterator)
     call_with_names(function, names, ...)     the last arguments have these names
+    object_enter(manager)     object_exit(manager, class, message) -> whether that error is dealt with; "" for none
     object_signature(function) -> its signature, as lists; None when it has none
 
 Rule: only what a description or a registered class lists can be reached: no name that begins with an underscore.
@@ -14,65 +15,64 @@ Rule: only what a description or a registered class lists can be reached: no nam
 
 from __future__ import annotations
 
+import builtins
 import contextlib
+import functools
 import inspect
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from portcall import _core
-from portcall._container import Array, Dict, List, Map, Shape
+from portcall._container import Array, List, Shape
 from portcall._core import Object, PackedFunc
 from portcall._function import register_func
 from portcall._signature import to_plain
+from portcall.rpc.server._session import library, register_values
 
 NO_LENGTH, ITERATOR = -1, -2
 _SEQUENCES = (Array, List, Shape)
-_CONTAINERS = (*_SEQUENCES, Map, Dict)
 _MOST_SECONDS = 0.02  # for items to be gathered after the first
 _MOST_BYTES = 1 << 20  # of items that are gathered
 
 
-def _description(value: object) -> tuple[str, list[str], list[str]]:
-    """Return the type, the fields and the methods of an object."""
-    if not isinstance(value, Object):
-        return type(value).__name__, [], []
-    _, _, _, _, _, fields, methods = _core.describe_type(_core.type_index_of(value.type_key))
-    described = [name for name, *_ in methods if not name.startswith("_")]
-    own = [
+def _type_of(value: object) -> str:
+    return value.type_key if isinstance(value, Object) else type(value).__name__
+
+
+def _own_methods(value: object) -> dict[str, None]:
+    """Return the names of the methods that a class written in Python adds to its type, in order."""
+    return dict.fromkeys(
         name
         for cls in type(value).__mro__
         if issubclass(cls, Object) and not cls.__module__.startswith("portcall.")
         for name, member in vars(cls).items()
         if inspect.isfunction(member) and not name.startswith("_")
-    ]
-    return value.type_key, [access.__name__ for access, *_ in fields], list(dict.fromkeys([*own, *described]))
+    )
 
 
 def object_describe(value: Any) -> dict[str, Any]:
-    kind, fields, methods = _description(value)
-    length = len(value) if isinstance(value, _CONTAINERS) else ITERATOR if isinstance(value, Iterator) else NO_LENGTH
-    return {"type": kind, "fields": fields, "methods": methods, "length": length}
+    if not isinstance(value, Object):
+        length = ITERATOR if isinstance(value, Iterator) else NO_LENGTH
+        return {"type": _type_of(value), "fields": [], "methods": [], "length": length}
+    described = dict(_of_core()["portcall.rpc.object_describe"](value))
+    return described | {"methods": [*dict.fromkeys([*_own_methods(value), *described["methods"]])]}
 
 
 def object_field(value: Any, name: str) -> Any:
-    kind, fields, _ = _description(value)
-    if name not in fields:
-        raise AttributeError(f"{kind} has no field '{name}'")
-    return getattr(value, name)
+    """Return a field; as a result of Python it goes by value where it can."""
+    return _of_core()["portcall.rpc.object_field"](value, name)
 
 
 def object_item(value: Any, key: Any) -> Any:
-    if not isinstance(value, _CONTAINERS):
-        raise TypeError(f"{_description(value)[0]} has no items")
-    return value[key]
+    """Return an item; as a result of Python it goes by value where it can."""
+    return _of_core()["portcall.rpc.object_item"](value, key)
 
 
 def object_call(value: Any, name: str, *args: Any) -> Any:
-    kind, _, methods = _description(value)
-    if name not in methods:
-        raise AttributeError(f"{kind} has no method '{name}'")
-    return getattr(value, name)(*args)
+    if name in _own_methods(value):
+        return getattr(value, name)(*args)
+    return _of_core()["portcall.rpc.object_call"](value, name, *args)
 
 
 def call_with_names(func: PackedFunc, names: Sequence[str], *args: Any) -> Any:
@@ -80,6 +80,35 @@ def call_with_names(func: PackedFunc, names: Sequence[str], *args: Any) -> Any:
     if count < 0:
         raise ValueError(f"{len(names)} names for {len(args)} arguments")
     return func(*args[:count], **dict(zip(map(str, names), args[count:], strict=True)))
+
+
+def object_enter(value: Any) -> Any:
+    """Begin the block of a context manager; what it gives to ``as`` is the result."""
+    enter = getattr(type(value), "__enter__", None)
+    if enter is None or not hasattr(type(value), "__exit__"):
+        raise TypeError(f"{_type_of(value)} is no context manager")
+    return enter(value)
+
+
+def object_exit(value: Any, kind: str, message: str) -> bool:
+    """End the block. After an error of the client, if there is a class, it comes as what is known by that name."""
+    if not kind:
+        return bool(value.__exit__(None, None, None))
+    error = _error_of(kind, message)
+    try:
+        return bool(value.__exit__(type(error), error, None))
+    except BaseException as raised:
+        if raised is error:
+            return False
+        raise
+
+
+def _error_of(kind: str, message: str) -> BaseException:
+    cls = _core.registered_error_class(kind) or getattr(builtins, kind, None)
+    if isinstance(cls, type) and issubclass(cls, BaseException):
+        with contextlib.suppress(Exception):  # some take other arguments
+            return cls(message)
+    return RuntimeError(f"{kind}: {message}")
 
 
 def object_signature(func: PackedFunc) -> list[Any] | None:
@@ -97,7 +126,7 @@ _failed: list[tuple[Any, BaseException]] = []  # iterators that raised after ite
 def object_next(value: Any, most: int) -> list[Any]:
     """Return some of the next items: what comes within a moment, and at least one."""
     if not isinstance(value, Iterator):
-        raise TypeError(f"{_description(value)[0]} cannot be iterated over")
+        raise TypeError(f"{_type_of(value)} cannot be iterated over")
     for i, (iterator, error) in enumerate(_failed):
         if iterator is value:
             del _failed[i]
@@ -139,13 +168,27 @@ def _size_of(item: object) -> int:
     return 16
 
 
-_FUNCTIONS = (
+_OWN = (
     object_describe, object_field, object_item, object_call, object_next, object_close, call_with_names,
-    object_signature,
+    object_signature, object_enter, object_exit,
 )  # fmt: skip
 
 
+@functools.cache
+def _of_core() -> dict[str, Any]:
+    """Return what core/session has, for objects of every language."""
+    parts = library()["objects"]()
+    return dict(zip(map(str, parts[::2]), parts[1::2], strict=True))
+
+
+@functools.cache
+def functions_for_objects() -> dict[str, Any]:
+    """Return the functions by name: those of core/session, and in the place of some what knows Python."""
+    return _of_core() | {f"portcall.rpc.{function.__name__}": function for function in _OWN}
+
+
 def register_object_functions() -> None:
-    """Register them, once for each process."""
-    for function in _FUNCTIONS:
-        register_func(f"portcall.rpc.{function.__name__}", function, override=True)
+    """Register them, once for each process, and those by which a session has objects by value."""
+    register_values()
+    for name, function in functions_for_objects().items():
+        register_func(name, function, override=True)

@@ -15,7 +15,6 @@ from portcall._function import get_global_func
 from portcall._module import Module
 from portcall.errors import ArgumentError, SessionBrokenError
 
-NAME = "rpc.PopenSession"
 _ANSWER_TIMEOUT = 60.0  # seconds
 _EXIT_TIMEOUT = 1.0  # seconds for a program to end that no longer answers
 
@@ -39,8 +38,10 @@ def session_of_program(binary: bytes | str) -> Module:
             file.write(binary)
             os.fchmod(file.fileno(), 0o700)
     else:
-        raise ArgumentError(f"{NAME} takes a program's bytes or its path, not {type(binary).__name__}",
-                            function=NAME, position=0, expected="bytes", got=type(binary).__name__)  # fmt: skip
+        raise ArgumentError(
+            f"rpc.PopenSession takes a program's bytes or its path, not {type(binary).__name__}",
+            function="rpc.PopenSession", position=0, expected="bytes", got=type(binary).__name__,
+        )  # fmt: skip
     ours, theirs = socket.socketpair()
     with ours, theirs:
         number = str(theirs.fileno())

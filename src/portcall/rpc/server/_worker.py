@@ -20,16 +20,16 @@ import re
 import signal
 import socket
 import sys
-import tempfile
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from portcall._function import convert, get_global_func, list_global_func_names
 from portcall._module import Module, load_module
-from portcall.rpc.client._connect import connect_without
-from portcall.rpc.server import _files, _program
+from portcall.rpc.client import _errors as _errors  # the classes of the errors that functions of a client raise
+from portcall.rpc.server._files import Files
 from portcall.rpc.server._link import Link
 from portcall.rpc.server._messages import (
     WORKER_ARGUMENTS,
@@ -48,8 +48,17 @@ from portcall.rpc.wire._facts import DEVICE_FAILED, OFFERED
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
 _LINE_BUFFERED = 1  # _IOLBF
 _prctl = ctypes.CDLL(None).prctl  # looked up before the fork: each session would spend a quarter of a millisecond on it
+_PROGRAM_SESSION = "rpc.PopenSession"
 _FNMATCH_SPECIAL = re.compile(r"([\\*?\[\]])")
 _loaded: list[Module] = []  # libraries stay loaded as long as the process lives
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What a session may use: patterns of the names of functions; those for files, which wait for its directory."""
+
+    patterns: list[str]
+    files: Files
 
 
 def line_buffer_output() -> None:
@@ -61,8 +70,8 @@ def line_buffer_output() -> None:
     libc.setvbuf(ctypes.c_void_p.in_dll(libc, "stdout"), None, _LINE_BUFFERED, ctypes.c_size_t(0))
 
 
-def load_user_code(options: ServerOptions) -> tuple[str, ...]:
-    """Run what --import names, load the libraries, and return the patterns of the functions that sessions may use.
+def load_user_code(options: ServerOptions) -> Offer:
+    """Run what --import names, load the libraries, and register what each session has: in the zygote, once for all.
 
     Raises:
         Exception: whatever the user's code raises.
@@ -76,7 +85,11 @@ def load_user_code(options: ServerOptions) -> tuple[str, ...]:
             run_python_file(number, name)
     register_standard_names()
     added = sorted(set(list_global_func_names()) - before)
-    return (*OFFERED, *options.expose, *(_FNMATCH_SPECIAL.sub(r"\\\1", name) for name in added))
+    in_farm = options.gate >= 0  # its clients are many, and need not trust each other
+    files = Files(options.disk_limit, keeps=not in_farm)
+    files.register()
+    register_object_functions()
+    return Offer([*OFFERED, *options.expose, *(_FNMATCH_SPECIAL.sub(r"\\\1", name) for name in added)], files)
 
 
 def call_python_function(name: str) -> None:
@@ -97,23 +110,20 @@ def run_python_file(number: int, path: str) -> None:
     spec.loader.exec_module(module)
 
 
-def run_session(start: StartWorker, options: ServerOptions, patterns: Callable[[], Iterable[str]]) -> int:
+def run_session(start: StartWorker, options: ServerOptions, load: Callable[[], Offer]) -> int:
     """Serve one client in this process; return the exit code."""
     with Link.adopt(start.link) as link:
         link.send(SessionStarted(start.number, os.getpid()))
     send_reply(start)
     isolate_process(start)
     features = frozenset(filter(None, start.features.split(",")))
-    offered = list(patterns())
+    offer = load()
     library()["limit_resources"](options.memory_limit, options.disk_limit)
-    store = os.path.join(os.path.dirname(start.directory), "contents", start.credential)
-    in_farm = options.gate >= 0  # its clients are many, and need not trust each other
-    _files.register(os.getcwd(), options.disk_limit, "" if in_farm else store)
-    register_object_functions()
+    offer.files.enter(os.getcwd(), os.path.join(os.path.dirname(start.directory), "contents", start.credential))
     allow_interrupts()
     pipes = [*start.stdout, *start.stderr] if features else []  # a client that may read an account of its end
     failed = library()["serve"](
-        start.client, offered, options.max_frame, constructor(options, offered, features), start.progress,
+        start.client, offer.patterns, options.max_frame, constructor(options, offer.patterns, features), start.progress,
         ",".join(features), pipes, flush_output,
     )  # fmt: skip
     return DEVICE_FAILED if failed else 0
@@ -138,7 +148,9 @@ def isolate_process(start: StartWorker) -> None:
         signal.signal(number, signal.SIG_DFL)
     library()["isolate"](start.directory, start.parent)
     os.environ["PWD"] = os.getcwd()
-    os.environ["TMPDIR"] = tempfile.tempdir = os.path.join(start.directory, "tmp")
+    os.environ["TMPDIR"] = temporary = os.path.join(start.directory, "tmp")
+    if "tempfile" in sys.modules:  # it may have looked for a folder before
+        sys.modules["tempfile"].tempdir = temporary  # type: ignore[attr-defined]
 
 
 def die_with_parent(parent: int) -> None:
@@ -181,11 +193,13 @@ def constructor(options: ServerOptions, patterns: list[str], features: frozenset
             if not options.allow_connect:
                 raise PermissionError("this server does not go on to others for its clients; see --allow-connect")
             return connect_further(features, *args)
-        if name == _program.NAME:
+        if name == _PROGRAM_SESSION:
             if not any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns):
                 raise PermissionError(f"this server starts no programs for its clients; see --expose {name}")
+            from portcall.rpc.server import _program
+
             return _program.session_of_program(*args)
-        known = f"rpc.LocalSession, rpc.Connect and {_program.NAME}"
+        known = f"rpc.LocalSession, rpc.Connect and {_PROGRAM_SESSION}"
         raise PermissionError(f"this server makes no sessions with '{name}', only with {known}")
 
     return convert(construct)
@@ -198,6 +212,8 @@ def connect_further(
 
     Objects by value, functions of the client, and what they are called with go through this process as they are.
     """
+    from portcall.rpc.client._connect import connect_without
+
     withheld = {"callback", "values"} - features
     return connect_without(withheld, url, port, key, constructor_args=further).module
 

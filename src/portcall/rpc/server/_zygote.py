@@ -41,8 +41,7 @@ from portcall.rpc.server._messages import (
     encode,
 )
 from portcall.rpc.server._options import ServerOptions
-from portcall.rpc.server._pump import run_pump
-from portcall.rpc.server._worker import exit_with, line_buffer_output, load_user_code, run_session
+from portcall.rpc.server._worker import Offer, exit_with, line_buffer_output, load_user_code, run_session
 from portcall.rpc.wire import _zstd
 
 LOOK_AT_SUPERVISOR = 2.0  # seconds without an event
@@ -72,7 +71,7 @@ class Zygote:
         self._link = link
         self._options = options
         self._base = base
-        self._patterns: tuple[str, ...] = ()
+        self._offer: Offer | None = None
         self._reason = ""  # why it spawns; empty: it forks
         self._poll = select.poll()
         self._poll.register(link, select.POLLIN)
@@ -87,7 +86,7 @@ class Zygote:
         Raises:
             Exception: whatever the user's code raises.
         """
-        self._patterns = load_user_code(self._options)
+        self._offer = load_user_code(self._options)
         self._reason = "of --no-fork" if self._options.no_fork else threads_in_the_way()
         if not self._reason:
             read_loaded_libraries()  # so that each session need not
@@ -149,6 +148,10 @@ class Zygote:
                 self._link.send(self._reports[0])
                 self._reports.popleft()
 
+    def _loaded(self) -> Offer:
+        assert self._offer is not None
+        return self._offer
+
     def _start(self, order: StartSession, descriptors: list[int]) -> None:
         number = order.number
         pipes: list[int] = []
@@ -161,7 +164,7 @@ class Zygote:
                 number, order.directory, order.reply, order.features, order.credential, client, self._link.fileno(),
                 progress, os.getpid(), pipes[:2], pipes[2:],
             )  # fmt: skip
-            session = lambda: run_session(start, self._options, lambda: self._patterns)  # noqa: E731
+            session = lambda: run_session(start, self._options, self._loaded)  # noqa: E731
             pid, handle = self._begin(start, session, _SPAWN_WORKER, [client, start.link, progress, *pipes])
         except OSError as error:
             self._report(SessionEnded(number, 1 << 8, f"cannot start a process: {error}"))
@@ -173,6 +176,8 @@ class Zygote:
             os.close(descriptor)
 
     def _start_pump(self, order: StartPump, descriptors: list[int]) -> None:
+        from portcall.rpc.server._pump import run_pump  # only where there is TLS
+
         try:
             check_count(order, descriptors)
             client, clear, link = descriptors

@@ -111,6 +111,7 @@ OFFERED = (
     "portcall.rpc.object_*",
     "portcall.rpc.call_with_names",
     "portcall.rpc.machine",
+    "portcall.rpc.conditions",
     "portcall.Event*",
     "portcall.rpc.Module*",
     "portcall.graph.*",
@@ -120,6 +121,7 @@ OFFERED = (
     "testing.*",
     "ffi.Array*",
     "ffi.Map*",
+    "ffi.Shape",
     "ffi.ModuleGetKind",
     "ffi.SystemLib",
     "runtime.GetDeviceAttr",
@@ -353,7 +355,7 @@ class Code(IntEnum):
 # The first number of a hello and of a reply.
 # Accepted.
 MAGIC = 0xFF271
-# A server of that key waits already (said by proxies); the connection closes.
+# A server, or another client, of that key waits already (said by proxies); the connection closes.
 DUPLICATE = 0xFF272
 # There is no server of that key here; the connection closes.
 MISMATCH = 0xFF273

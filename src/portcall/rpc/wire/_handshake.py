@@ -21,8 +21,8 @@ from __future__ import annotations
 import hashlib
 import hmac
 import math
+import os
 import re
-import secrets
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -117,7 +117,7 @@ def extension_options(features: Iterable[str] = (), **more: str) -> dict[str, st
 
 def new_nonce() -> str:
     """Return a value that was never used before."""
-    return secrets.token_hex(16)
+    return os.urandom(16).hex()
 
 
 def check_key(key: str) -> str:
@@ -284,7 +284,7 @@ class ReplyReader:
         """Return the next message once it is complete; notices may come before the reply.
 
         Raises:
-            KeyMismatchError: the server has another key, or there is a server of that key already.
+            KeyMismatchError: the server has another key, or another client waits for a server of that key already.
             RemoteProtocolError: the peer is not an RPC server.
         """
         self.rest += data
@@ -295,7 +295,7 @@ class ReplyReader:
             asked = f"does not have the key {self._key!r}" if self._key else "has a key, and none was given"
             raise KeyMismatchError(f"the server {asked}")
         if code == DUPLICATE:
-            raise KeyMismatchError(f"a server with the key {self._key!r} is already registered")
+            raise KeyMismatchError(f"another client waits for a server with the key {self._key!r} already")
         if code not in (MAGIC, NOTICE):
             raise RemoteProtocolError("the peer is not an RPC server (wrong magic number)")
         if len(self.rest) < _HEAD.size:

@@ -6,11 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from portcall.bench import BenchmarkResult
+from portcall.bench._result import BenchmarkResult
 
 TOTAL_S = 2.0  # seconds that all repeats together take, about
 SHORTEST_S = 0.01  # shortest repeat: reading the clock takes much less
-REPEATS, FEWEST = 20, 3
+REPEATS, ENOUGH, FEWEST = 40, 10, 3  # of repeats: usual, for a verdict, and of calls that take long
+PATIENCE_S = 5.0  # seconds that enough repeats for a verdict may take
 STEP = 64  # most by which the calls grow while the right number is looked for: the first times are the least sure
 MOST_CALLS = 1 << 30
 TRIES = 3
@@ -45,7 +46,8 @@ def choose(
     else:
         seconds = measure(number, 1).min * number
     seconds = max(seconds, min_repeat_ms * 1e-3)
-    repeat = repeat or min(max(round(total / seconds) if seconds else REPEATS, FEWEST), REPEATS)
+    least = ENOUGH if limit is None and ENOUGH * seconds <= PATIENCE_S else FEWEST
+    repeat = repeat or min(max(round(total / seconds) if seconds else REPEATS, least), REPEATS)
     return Counts(number, repeat, max(repeat * seconds, 1e-9))
 
 
@@ -55,7 +57,8 @@ def calls_in(measure: Measure, seconds: float) -> tuple[int, float]:
     while True:
         each = max(measure(number, 1 if number == 1 else 2).min, seconds / MOST_CALLS)
         fitting = 1 << max(int(seconds / each), 1).bit_length() - 1
-        if fitting <= 2 * number or number == MOST_CALLS:
+        enough = 1 if number == 1 else 2 * number  # the first call alone may have been slow
+        if fitting <= enough or number == MOST_CALLS:
             return fitting, fitting * each
         number = min(fitting, number * STEP, MOST_CALLS)
 

@@ -1,22 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "board/hello.h"
+#include "session/hello.h"
 
+#include "bytes/byte_order.h"
 #include "portcall/error.h"
 #include "tests/check.h"
 
 using namespace portcall;
-using namespace portcall::board;
+using namespace portcall::session;
+using bytes::BytesOf;
 
 namespace {
 
-std::string Number(uint32_t value) {
-  std::string bytes;
-  for (int i = 0; i < 4; ++i) bytes += static_cast<char>(value >> (8 * i));
-  return bytes;
-}
-
 std::string Message(uint32_t code, const std::string& text) {
-  return Number(code) + Number(static_cast<uint32_t>(text.size())) + text;
+  return BytesOf(code) + BytesOf(static_cast<uint32_t>(text.size())) + text;
 }
 
 Hello HelloOf(const std::string& words) { return ParseHello(Message(0xFF271, words)); }
@@ -38,9 +34,9 @@ TEST("a hello of another protocol, or of no length, is refused as soon as that i
   CHECK_THROWS(MissingOfHello("GET "), Error);
   CHECK_EQ(MissingOfHello("GET"), 1);
   for (const uint32_t size : {0u, 4097u, 0x7fffffffu, 0x80000000u, 0xffffffffu}) {
-    CHECK_THROWS(MissingOfHello(Number(0xFF271) + Number(size)), Error);
+    CHECK_THROWS(MissingOfHello(BytesOf(0xFF271) + BytesOf(size)), Error);
   }
-  CHECK_EQ(MissingOfHello(Number(0xFF271) + Number(4096)), 4096);
+  CHECK_EQ(MissingOfHello(BytesOf(0xFF271) + BytesOf(4096)), 4096);
 }
 
 TEST("a hello has a key and options, of which the last one of a name holds") {
@@ -92,5 +88,5 @@ TEST("features are those that both have, known by their whole names") {
 TEST("replies are written as clients read them") {
   CHECK_EQ(Reply("k", {{"a", "1"}, {"b", ""}}), Message(0xFF271, "server:k -a=1 -b="));
   CHECK_EQ(Notice("2 wait"), Message(0xFF274, "2 wait"));
-  CHECK_EQ(Refusal(), Number(0xFF273));
+  CHECK_EQ(Refusal(), BytesOf(0xFF273));
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The first bytes of a connection (docs/wire.md, sections 1 and 8). No I/O here.
-#ifndef PORTCALL_BOARD_HELLO_H_
-#define PORTCALL_BOARD_HELLO_H_
+#ifndef PORTCALL_SESSION_HELLO_H_
+#define PORTCALL_SESSION_HELLO_H_
 
 #include <cstdint>
 #include <map>
@@ -11,7 +11,7 @@
 
 #include "facts/wire.h"
 
-namespace portcall::board {
+namespace portcall::session {
 
 using namespace facts;  // what a hello and a reply begin with, features, limits
 
@@ -35,5 +35,5 @@ std::string Reply(const std::string& key, const Words& words);
 std::string Refusal();
 std::string Notice(std::string_view text);
 
-}  // namespace portcall::board
-#endif  // PORTCALL_BOARD_HELLO_H_
+}  // namespace portcall::session
+#endif  // PORTCALL_SESSION_HELLO_H_

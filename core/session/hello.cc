@@ -1,42 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "board/hello.h"
+#include "session/hello.h"
 
 #include <algorithm>
 #include <cstdlib>
 #include <string_view>
 
+#include "bytes/byte_order.h"
 #include "bytes/utf8.h"
 #include "portcall/error.h"
+#include "session/text.h"
 
-namespace portcall::board {
+namespace portcall::session {
+
+using bytes::BytesOf, bytes::NumberAt;
 namespace {
 
 constexpr size_t kHeadBytes = 8;
 
-std::vector<std::string> Split(std::string_view text, std::string_view separators) {
-  std::vector<std::string> parts;
-  for (size_t at = 0; (at = text.find_first_not_of(separators, at)) != std::string_view::npos;) {
-    size_t end = std::min(text.find_first_of(separators, at), text.size());
-    parts.emplace_back(text.substr(at, end - at));
-    at = end;
-  }
-  return parts;
-}
-
-std::string Number(int32_t value) {
-  std::string bytes(sizeof(value), '\0');
-  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>(static_cast<uint32_t>(value) >> (8 * i));
-  return bytes;
-}
-
-int32_t NumberAt(const char* at) {
-  uint32_t value = 0;
-  for (size_t i = 0; i < sizeof(value); ++i) value |= uint32_t{static_cast<uint8_t>(at[i])} << (8 * i);
-  return static_cast<int32_t>(value);
-}
-
 std::string Message(int32_t code, std::string_view text) {
-  return Number(code) + Number(static_cast<int32_t>(text.size())) + std::string(text);
+  return BytesOf(code) + BytesOf(static_cast<int32_t>(text.size())) + std::string(text);
 }
 
 std::string OptionOf(const Hello& hello, const char* name, const char* otherwise = "") {
@@ -101,12 +83,12 @@ std::vector<std::string> Hello::Features() const {
 
 size_t MissingOfHello(std::string_view received) {
   if (received.size() >= 4) {
-    PORTCALL_CHECK(NumberAt(received.data()) == kMagic, RemoteProtocolError)
+    PORTCALL_CHECK(NumberAt<int32_t>(received.data()) == kMagic, RemoteProtocolError)
         << "the peer does not speak the RPC protocol (wrong magic number)";
   }
   if (received.size() < 4) return 4 - received.size();
   if (received.size() < kHeadBytes) return kHeadBytes - received.size();
-  const int32_t size = NumberAt(received.data() + 4);
+  const int32_t size = NumberAt<int32_t>(received.data() + 4);
   PORTCALL_CHECK(size > 0 && static_cast<size_t>(size) <= kMaxKeyBytes, RemoteProtocolError)
       << "the peer's key has a length of " << size;
   return kHeadBytes + static_cast<size_t>(size) - received.size();
@@ -136,8 +118,8 @@ std::string Reply(const std::string& key, const Words& words) {
   return Message(kMagic, text);
 }
 
-std::string Refusal() { return Number(kMismatch); }
+std::string Refusal() { return BytesOf(kMismatch); }
 
 std::string Notice(std::string_view text) { return Message(kNotice, text); }
 
-}  // namespace portcall::board
+}  // namespace portcall::session

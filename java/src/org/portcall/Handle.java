@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+package org.portcall;
+
+import java.lang.ref.PhantomReference;
+import java.lang.ref.ReferenceQueue;
+import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.concurrent.atomic.AtomicIntegerFieldUpdater;
+import java.util.concurrent.atomic.AtomicLong;
+
+/**
+ * One reference to an object of the core. Its users are the Java object that has it, until that is closed or collected, and
+ * calls that take it as an argument: with the last one it is released, so that close() is safe while another thread calls.
+ */
+class Handle {
+    private static final AtomicIntegerFieldUpdater<Handle> USERS =
+            AtomicIntegerFieldUpdater.newUpdater(Handle.class, "users");
+    private static final long LEAST_LIMIT = 256L << 20;
+    private static final int MOST_DRAINS = 10;
+    private static final AtomicLong BYTES = new AtomicLong();
+    private static final AtomicBoolean COLLECTING = new AtomicBoolean();
+    private static volatile long limit = LEAST_LIMIT;
+
+    final long address;
+    private volatile int users = 1;
+    private long nbytes;
+
+    Handle(long address) {
+        this.address = address;
+    }
+
+    /** The address, which stays valid until done(). */
+    final long use() {
+        for (;;) {
+            int now = users;
+            if (now <= 0) throw new IllegalStateException("the object of portcall is closed");
+            if (USERS.compareAndSet(this, now, now + 1)) return address;
+        }
+    }
+
+    /** The address, for the innermost call: valid until that is over. */
+    final long use(Stack stack) {
+        use();
+        stack.hold(this);
+        return address;
+    }
+
+    void done() {
+        if (USERS.decrementAndGet(this) != 0) return;
+        Native.release(address);
+        if (nbytes != 0) BYTES.addAndGet(-nbytes);
+    }
+
+    final boolean isClosed() {
+        return users <= 0;
+    }
+
+    /** Memory that the collector does not see: where there is much, it is asked to look, as for direct buffers. */
+    final void count(long size) {
+        nbytes = size;
+        if (BYTES.addAndGet(size) <= limit || !COLLECTING.compareAndSet(false, true)) return;
+        try {
+            System.gc();
+            for (int i = 0; i < MOST_DRAINS && BYTES.get() > limit / 2; ++i) Watch.drain(); // on a busy machine the dead come late
+            limit = Math.max(LEAST_LIMIT, 2 * BYTES.get()); // what lives may live
+        } finally {
+            COLLECTING.set(false);
+        }
+    }
+
+    /** The end of a Java object: by close(), or when it is collected. Whoever makes one frees some that are dead. */
+    static final class Watch extends PhantomReference<Object> {
+        private static final ReferenceQueue<Object> DEAD = new ReferenceQueue<>();
+        private static final Set<Watch> ALL = ConcurrentHashMap.newKeySet();
+        private static final int FREED_BY_MAKERS = 4, DRAIN_MILLISECONDS = 20;
+        private final Handle handle;
+
+        static {
+            Thread reaper = new Thread(Watch::reap, "portcall-reaper");
+            reaper.setDaemon(true);
+            reaper.start();
+        }
+
+        Watch(Object owner, Handle handle) {
+            super(owner, DEAD);
+            this.handle = handle;
+            ALL.add(this);
+            for (int i = 0; i < FREED_BY_MAKERS && DEAD.poll() instanceof Watch dead; ++i) dead.end();
+        }
+
+        private static void reap() {
+            for (;;) {
+                try {
+                    ((Watch) DEAD.remove()).end();
+                } catch (InterruptedException goOn) { // nobody may stop it
+                }
+            }
+        }
+
+        static void drain() {
+            try {
+                while (DEAD.remove(DRAIN_MILLISECONDS) instanceof Watch dead) dead.end();
+            } catch (InterruptedException stop) {
+                Thread.currentThread().interrupt();
+            }
+        }
+
+        void end() {
+            if (ALL.remove(this)) {
+                clear();
+                handle.done();
+            }
+        }
+    }
+}

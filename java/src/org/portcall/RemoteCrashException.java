@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+package org.portcall;
+
+/** The session crashed on the server; others go on. */
+public final class RemoteCrashException extends PortcallException {
+    private static final long serialVersionUID = 1;
+
+    RemoteCrashException(String kind, String message, String trace, Throwable cause) {
+        super(kind, message, trace, cause);
+    }
+}

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+package org.portcall;
+
+import java.lang.reflect.InvocationHandler;
+import java.lang.reflect.InvocationTargetException;
+import java.lang.reflect.Method;
+import java.lang.reflect.Modifier;
+import java.lang.reflect.Proxy;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.function.DoubleBinaryOperator;
+import java.util.function.DoubleUnaryOperator;
+import java.util.function.LongBinaryOperator;
+import java.util.function.LongSupplier;
+import java.util.function.LongUnaryOperator;
+
+/** Functional interfaces as types of functions, both ways. Those of numbers box nothing. */
+final class Typed {
+    private static final ClassValue<Method> METHODS = new ClassValue<>() {
+        @Override
+        protected Method computeValue(Class<?> type) {
+            return find(type);
+        }
+    };
+
+    /** The one abstract method of an interface; null where there is not one. */
+    private static Method find(Class<?> type) {
+        List<Method> found = new ArrayList<>();
+        for (Method each : type.isInterface() ? type.getMethods() : new Method[0]) {
+            if (Modifier.isAbstract(each.getModifiers()) && !isOfObject(each) && !overridden(each, found)) found.add(each);
+        }
+        if (found.size() != 1) return null;
+        found.get(0).trySetAccessible();
+        return found.get(0);
+    }
+
+    private static boolean isOfObject(Method method) { // as Comparator has equals
+        try {
+            return Modifier.isPublic(Object.class.getMethod(method.getName(), method.getParameterTypes()).getModifiers());
+        } catch (NoSuchMethodException other) {
+            return false;
+        }
+    }
+
+    private static boolean overridden(Method method, List<Method> found) { // the same with a wider result
+        return found.stream().anyMatch(other -> other.getName().equals(method.getName())
+                && java.util.Arrays.equals(other.getParameterTypes(), method.getParameterTypes()));
+    }
+
+    static boolean isFunctional(Class<?> type) {
+        return METHODS.get(type) != null;
+    }
+
+    private static Method methodOf(Class<?> type) {
+        Method method = METHODS.get(type);
+        if (method != null) return method;
+        throw new IllegalArgumentException(type.getName() + " is not a functional interface: it needs one abstract method");
+    }
+
+    // ---- Java functions for the core ----
+
+    /** What the core calls for a function of an interface: an Upcall.Direct or a PackedFunc.Body. */
+    static Object body(Class<?> type, Object function) {
+        if (function instanceof PackedFunc.Body body) return body;
+        if (function instanceof LongBinaryOperator f) {
+            return (Upcall.Direct) (s, at, n) -> s.set(at, Values.INT, f.applyAsLong(asLong(s, at, n, 2, 0), asLong(s, at, n, 2, 1)));
+        }
+        if (function instanceof LongUnaryOperator f) {
+            return (Upcall.Direct) (s, at, n) -> s.set(at, Values.INT, f.applyAsLong(asLong(s, at, n, 1, 0)));
+        }
+        if (function instanceof DoubleBinaryOperator f) {
+            return (Upcall.Direct) (s, at, n) -> s.set(at, f.applyAsDouble(asDouble(s, at, n, 2, 0), asDouble(s, at, n, 2, 1)));
+        }
+        if (function instanceof DoubleUnaryOperator f) {
+            return (Upcall.Direct) (s, at, n) -> s.set(at, f.applyAsDouble(asDouble(s, at, n, 1, 0)));
+        }
+        if (function instanceof LongSupplier f) {
+            return (Upcall.Direct) (s, at, n) -> {
+                Args.checkCount(0, n);
+                s.set(at, Values.INT, f.getAsLong());
+            };
+        }
+        return reflected(methodOf(type), function);
+    }
+
+    private static PackedFunc.Body reflected(Method method, Object function) {
+        Class<?>[] types = method.getParameterTypes();
+        return args -> {
+            Object[] values = new Object[types.length];
+            Args.checkCount(types.length, args.size());
+            for (int i = 0; i < types.length; ++i) values[i] = Convert.to(args.get(i), types[i], "", i);
+            try {
+                return method.invoke(function, values);
+            } catch (InvocationTargetException error) {
+                throw error.getCause();
+            }
+        };
+    }
+
+    private static long asLong(Stack stack, int frame, int count, int expected, int i) {
+        Args.checkCount(expected, count);
+        int cell = frame + Stack.CELL * (i + 1);
+        if (stack.type(cell) == Values.INT) return stack.payload(cell);
+        return (Long) Convert.to(Values.take(stack, cell, false), long.class, "", i);
+    }
+
+    private static double asDouble(Stack stack, int frame, int count, int expected, int i) {
+        Args.checkCount(expected, count);
+        int cell = frame + Stack.CELL * (i + 1);
+        if (stack.type(cell) == Values.FLOAT) return Double.longBitsToDouble(stack.payload(cell));
+        return (Double) Convert.to(Values.take(stack, cell, false), double.class, "", i);
+    }
+
+    // ---- Functions of the core for Java ----
+
+    static Object view(Class<?> type, PackedFunc f) {
+        if (type == LongBinaryOperator.class) return (LongBinaryOperator) f::callLongs;
+        if (type == LongUnaryOperator.class) return (LongUnaryOperator) f::callLongs;
+        if (type == DoubleBinaryOperator.class) return (DoubleBinaryOperator) f::callDoubles;
+        if (type == DoubleUnaryOperator.class) return (DoubleUnaryOperator) f::callDoubles;
+        if (type == LongSupplier.class) return (LongSupplier) f::callLong;
+        if (type == PackedFunc.Body.class) return (PackedFunc.Body) args -> {
+            Object[] values = new Object[args.size()];
+            for (int i = 0; i < values.length; ++i) values[i] = args.get(i);
+            return f.call(values);
+        };
+        Method method = methodOf(type);
+        Class<?> result = method.getReturnType();
+        InvocationHandler handler = (proxy, called, args) -> {
+            if (called.getDeclaringClass() == Object.class) {
+                switch (called.getName()) {
+                    case "equals": return proxy == args[0];
+                    case "hashCode": return System.identityHashCode(proxy);
+                    default: return f.toString();
+                }
+            }
+            if (called.isDefault()) return InvocationHandler.invokeDefault(proxy, called, args);
+            return Convert.to(f.call(args == null ? new Object[0] : args), result, f.name(), -1);
+        };
+        return Proxy.newProxyInstance(type.getClassLoader(), new Class<?>[] {type}, handler);
+    }
+
+    private Typed() {}
+}

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+package org.portcall;
+
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import java.lang.ref.WeakReference;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.function.LongUnaryOperator;
+import org.junit.jupiter.api.Test;
+
+/** Threads, garbage collection, and the end of the process. */
+class LifetimeTest {
+    private static final PackedFunc APPLY = Portcall.get("testing.apply");
+
+    interface Body {
+        void run(int i) throws Exception;
+    }
+
+    private static void inThreads(int count, Body body) throws Exception {
+        List<Throwable> failures = new ArrayList<>();
+        Thread[] threads = new Thread[count];
+        for (int t = 0; t < count; ++t) {
+            int id = t;
+            threads[t] = new Thread(() -> {
+                try {
+                    body.run(id);
+                } catch (Throwable error) {
+                    synchronized (failures) {
+                        failures.add(error);
+                    }
+                }
+            });
+            threads[t].start();
+        }
+        for (Thread thread : threads) thread.join();
+        assertEquals(List.of(), failures);
+    }
+
+    @Test
+    void eightThreadsCallWhileOneClosesWhatTheyUse() throws Exception {
+        for (int round = 0; round < 5; ++round) {
+            Tensor shared = Tensor.of(new float[1000]);
+            AtomicInteger refused = new AtomicInteger(), began = new AtomicInteger();
+            inThreads(8, id -> {
+                for (int i = 0; i < 1000; ++i) {
+                    began.incrementAndGet();
+                    assertEquals((long) i, APPLY.call((PackedFunc.Body) a -> a.asLong(0), i));
+                    try {
+                        assertEquals(1000L, APPLY.call((PackedFunc.Body) a -> a.asTensor(0).size(), shared));
+                        shared.copyTo(new float[1000]);
+                    } catch (IllegalStateException closed) {
+                        refused.incrementAndGet();
+                    }
+                    if (id == 0 && i == 300) shared.close();
+                }
+            });
+            assertTrue(refused.get() > 0);
+        }
+    }
+
+    @Test
+    void threadsOfTheCoreCallJavaAndAreDetached() throws Exception {
+        PackedFunc threads = Support.kernels().function("threads").callFunction();
+        int before = Thread.getAllStackTraces().size();
+        AtomicInteger calls = new AtomicInteger();
+        LongUnaryOperator twice = x -> {
+            calls.incrementAndGet();
+            return 2 * x;
+        };
+        for (int i = 0; i < 50; ++i) assertEquals(8 * 90, threads.callLong(twice, 8, 10));
+        assertEquals(4000, calls.get());
+        assertEquals(8 * 10 * 15L, threads.callLong((PackedFunc.Body) a -> (long) APPLY.callString((PackedFunc.Body) b -> b.asString(0), "text of 15 bytes").length() - 1, 8, 10));
+        assertTrue(Thread.getAllStackTraces().size() <= before + 2);
+    }
+
+    @Test
+    void anErrorOfAThreadOfTheCoreStaysInItsCall() {
+        PackedFunc threads = Support.kernels().function("threads").callFunction();
+        for (int i = 0; i < 20; ++i) {
+            try {
+                threads.call((PackedFunc.Body) a -> {
+                    throw new IllegalStateException("mine");
+                }, 4, 10);
+                throw new AssertionError("no error");
+            } catch (PortcallException error) {
+                assertEquals("a call of a thread failed", error.getMessage());
+            }
+        }
+        assertEquals(1L, APPLY.call((LongUnaryOperator) x -> x, 1));
+    }
+
+    @Test
+    void functionsOfJavaGoWithTheirLastUser() throws Exception {
+        WeakReference<Object> held = callOnce();
+        assertTrue(Support.collectUntil(() -> held.get() == null));
+        WeakReference<Object> thrown = failOnce();
+        assertTrue(Support.collectUntil(() -> thrown.get() == null));
+    }
+
+    private static WeakReference<Object> callOnce() {
+        Object big = new byte[1000];
+        APPLY.call((PackedFunc.Body) a -> (long) ((byte[]) big).length);
+        return new WeakReference<>(big);
+    }
+
+    private static WeakReference<Object> failOnce() {
+        RuntimeException error = new RuntimeException("gone");
+        try {
+            APPLY.call((PackedFunc.Body) a -> {
+                throw error;
+            });
+        } catch (RuntimeException same) {
+            return new WeakReference<>(same);
+        }
+        return null;
+    }
+
+    @Test
+    void tensorsOfGarbageAreFreed() throws Exception {
+        long kib = Long.parseLong(child(Leaving.class, "-Xmx256m"));
+        assertTrue(kib < 600 << 10, () -> "KiB: " + kib);
+    }
+
+    /** Closes nothing: 200,000 tensors, of 800 MB together, and some with buffers. */
+    static final class Leaving {
+        public static void main(String[] args) throws Exception {
+            for (int i = 0; i < 100; ++i) Tensor.of(new byte[10 << 20]).buffer();
+            for (int i = 0; i < 200_000; ++i) Tensor.of(new float[1000]);
+            System.out.print(resident());
+        }
+    }
+
+    private static long resident() throws Exception {
+        return Files.lines(Path.of("/proc/self/status")).filter(line -> line.startsWith("VmRSS")).mapToLong(line -> Long.parseLong(line.replaceAll("\\D", ""))).sum();
+    }
+
+    /** Prints how many KiB a process grew by calls, once it has the memory that it needs. */
+    static final class Calling {
+        public static void main(String[] args) throws Exception {
+            for (int i = 0; i < 20; ++i) calls();
+            long before = resident();
+            for (int i = 0; i < 20; ++i) calls();
+            System.out.print(resident() - before);
+        }
+
+        private static void calls() throws Exception {
+            for (int i = 0; i < 500; ++i) {
+                APPLY.call((PackedFunc.Body) a -> a.asString(0), "x".repeat(5000));
+                APPLY.call((PackedFunc.Body) a -> null, "never read ".repeat(1000));
+                APPLY.call((PackedFunc.Body) a -> a.get(0), List.of("a text that is longer", new float[2000], new byte[10_000]));
+                try {
+                    Portcall.get("testing.test_raise_error").call("ValueError", "wrong ".repeat(1000));
+                } catch (PortcallException expected) {
+                    assertEquals("ValueError", expected.kind());
+                }
+                try (Tensor t = Tensor.of(new double[2000])) {
+                    APPLY.call((PackedFunc.Body) a -> a.asTensor(0), t);
+                }
+            }
+            System.gc();
+            Handle.Watch.drain();
+        }
+    }
+
+    @Test
+    void nothingIsLeftOfCalls() throws Exception {
+        long more = Long.parseLong(child(Calling.class, "-Xmx64m"));
+        assertTrue(more < 32 << 10, () -> "KiB more: " + more); // 10,000 calls with 5 KiB or more of each kind
+    }
+
+    private static String child(Class<?> program, String option, String... args) throws Exception {
+        List<String> options = new ArrayList<>(List.of(option));
+        String folder = System.getProperty("portcall.library.path");
+        if (folder != null) options.add("-Dportcall.library.path=" + folder);
+        return Support.run(Support.java(System.getProperty("java.class.path"), options, program, args).toArray(new String[0]));
+    }
+
+    // ---- The end ----
+
+    /** A program that ends while a thread of C goes on calling Java. */
+    static final class Ending {
+        public static void main(String[] args) throws Exception {
+            Portcall.register("java.stays", a -> 1L);
+            Tensor.of(new float[10]).floats();
+            Module kernels = Module.load(Path.of(args[0]));
+            CountDown reached = new CountDown();
+            kernels.function("forever").callFunction().call((LongUnaryOperator) reached::at);
+            while (reached.count < 1000) Thread.onSpinWait();
+            System.out.print("ending");
+            System.out.flush();
+            if (args[1].equals("exit")) System.exit(0);
+        }
+    }
+
+    static final class CountDown {
+        volatile long count;
+
+        long at(long x) {
+            return count += x;
+        }
+    }
+
+    @Test
+    void aProcessEndsWhileThreadsOfTheCoreCallJava() throws Exception {
+        for (String how : List.of("exit", "return", "exit", "return")) {
+            assertEquals("ending", child(Ending.class, "-Xcheck:jni", Support.compile("java/test/kernels.c").toString(), how));
+        }
+    }
+
+    @Test
+    void arraysOfCallersInOtherFramesAreNotTouched() {
+        float[] outer = {1, 2, 3};
+        PackedFunc inner = PackedFunc.of(a -> {
+            a.asTensor(0).floats().put(0, 5f);
+            return "a result of more than seven bytes";
+        });
+        float[] mine = {7};
+        PackedFunc.of(a -> {
+            inner.call((Object) mine);
+            a.asTensor(0).floats().put(2, 9f);
+            return null;
+        }).call((Object) outer);
+        assertArrayEquals(new float[] {1, 2, 9}, outer);
+        assertArrayEquals(new float[] {5}, mine);
+    }
+}

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+package org.portcall;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import java.io.File;
+import java.net.URL;
+import java.net.URLClassLoader;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.Arrays;
+import java.util.List;
+import org.junit.jupiter.api.Test;
+
+/** Each in a process of its own, since a process loads the libraries once. */
+class LoaderTest {
+    /** Calls a function; with an argument, again in another class loader. */
+    static final class Program {
+        public static void main(String[] words) throws Exception {
+            System.out.println(Portcall.get("testing.echo").callLong(7));
+            if (words.length == 0) return;
+            URL[] places = Arrays.stream(System.getProperty("java.class.path").split(File.pathSeparator)).map(Program::url).toArray(URL[]::new);
+            try (URLClassLoader other = new URLClassLoader(places, null)) {
+                other.loadClass("org.portcall.Portcall").getMethod("get", String.class).invoke(null, "testing.echo");
+            }
+        }
+
+        private static URL url(String path) {
+            try {
+                return Path.of(path).toUri().toURL();
+            } catch (java.net.MalformedURLException never) {
+                throw new IllegalArgumentException(never);
+            }
+        }
+    }
+
+    record Ended(int code, String printed) {}
+
+    static Ended run(boolean withLibraries, List<String> options, String... words) throws Exception {
+        String path = String.join(File.pathSeparator, Arrays.stream(System.getProperty("java.class.path").split(File.pathSeparator))
+                .filter(each -> withLibraries || !each.contains("portcall-linux")).toList());
+        Process process = new ProcessBuilder(Support.java(path, options, Program.class, words)).redirectErrorStream(true).start();
+        String printed = new String(process.getInputStream().readAllBytes());
+        return new Ended(process.waitFor(), printed);
+    }
+
+    @Test
+    void unpacksTheJarIntoAFolderThatGoes() throws Exception {
+        Path folder = Files.createDirectory(Support.FOLDER.resolve("unpacked"));
+        Ended ended = run(true, List.of("-Dportcall.tmpdir=" + folder));
+        assertEquals(0, ended.code(), ended::printed);
+        try (var left = Files.list(folder)) {
+            assertFalse(left.findAny().isPresent());
+        }
+    }
+
+    @Test
+    void takesAFolderThatIsNamed() throws Exception {
+        Path folder = Support.ROOT.resolve("build/java/native").resolve(Loader.platform()).resolve("META-INF/native").resolve(Loader.platform());
+        Ended ended = run(false, List.of("-Dportcall.library.path=" + folder));
+        assertEquals(0, ended.code(), ended::printed);
+    }
+
+    @Test
+    void namesTheRemedyWhereNothingIsFound() throws Exception {
+        Path text = Files.createDirectory(Support.FOLDER.resolve("no-library"));
+        Files.writeString(text.resolve(System.mapLibraryName("portcall")), "not a library");
+        for (List<String> options : List.of(List.<String>of(), List.of("-Dportcall.library.path=/no/such/folder"),
+                List.of("-Dportcall.library.path=" + text))) {
+            Ended ended = run(false, options);
+            assertEquals(1, ended.code());
+            assertTrue(ended.printed().contains("-Dportcall.library.path=DIR"), ended::printed);
+        }
+        Ended ended = run(true, List.of("-Dportcall.tmpdir=/no/such/folder"));
+        assertEquals(1, ended.code());
+        assertTrue(ended.printed().contains("-Dportcall.tmpdir=DIR"), ended::printed);
+    }
+
+    @Test
+    void isLoadedOnceInAProcess() throws Exception {
+        Ended ended = run(true, List.of(), "again");
+        assertEquals(1, ended.code());
+        assertTrue(ended.printed().contains("loaded in this process already"), ended::printed);
+    }
+}

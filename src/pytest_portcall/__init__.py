@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""pytest's plug-in of portcall: tests that run on a board, or here when no board is named.
+
+pytest imports this module in every run where portcall is installed, so it imports portcall only when a fixture asks.
+See docs/testing-on-boards.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from portcall.bench import Measurement
+    from portcall.farm import Farm, Lease
+    from portcall.rpc import Session
+
+FIXTURES = {"board", "remote", "bench"}
+PLACE, FIGURE = "portcall_board", "portcall_bench"  # properties of a test in the report, and in JUnit's XML
+BOARD = pytest.StashKey["Board"]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("portcall", "tests on boards (portcall)")
+    options = {
+        "remote": ("HOST:PORT", "", "Run on this server: HOST:PORT, or a name that portcall remote add saved."),
+        "farm": ("HOST:PORT", "", "Lease a board of this farm for the run; each worker of pytest-xdist leases one."),
+        "key": ("WANT", "", "What to ask the farm for, such as 'rasp4 & ram>=4GiB'; or the key of the server."),
+        "wait": ("TIME", "10m", "How long to wait for the farm's board (10m)."),
+    }
+    for name, (metavar, default, text) in options.items():
+        group.addoption(f"--portcall-{name}", metavar=metavar, default=default, help=text)
+    scopes = ("function", "class", "module", "package", "session")
+    text = "How long a session with the board lasts: for one test (function), or longer."
+    group.addoption("--portcall-scope", choices=scopes, default="function", help=text)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "needs(constraint): what the board has to have, such as 'ram>=4GiB'; "
+                            "the test is skipped on others (portcall)")  # fmt: skip
+
+
+class Board:
+    """Where the tests of a run work: a server that was named, a place of a farm, or a server of the run's own.
+
+    A place that is lost is replaced when the next test asks for a session.
+    """
+
+    def __init__(self, config: pytest.Config, stack: contextlib.ExitStack) -> None:
+        from portcall import rpc
+        from portcall.bench import parse_duration
+        from portcall.cli import _remote as commands
+
+        self._address: str = config.getoption("portcall_remote")
+        self._given = {
+            "farm": config.getoption("portcall_farm"), "key": config.getoption("portcall_key"),
+            "wait": parse_duration(config.getoption("portcall_wait")),
+            "connect_timeout": 10.0, "token_file": None, "tls_ca": None, "tls_cert": None,
+        }  # fmt: skip
+        if self._address and self._given["farm"]:
+            raise pytest.UsageError("--portcall-remote and --portcall-farm both say where to run: leave one out")
+        self._farm: Farm | None = None
+        self._lease: Lease | None = None
+        self._keys: tuple[str, ...] = ()
+        self._tags: dict[str, Any] = {}
+        self._own = ""
+        if commands.uses_farm(self._address, self._given):
+            self._farm = stack.enter_context(commands.connect_farm(self._given))
+            self._lease = commands.take_lease(self._farm, self._given, None)
+        elif not self._address:
+            self._own = stack.enter_context(rpc.Server()).address
+
+    @property
+    def name(self) -> str:
+        """The id of the farm's place, or the address or name of the server; ``a server of this run``."""
+        return self._lease.place if self._lease is not None else self._address or "a server of this run"
+
+    @property
+    def tags(self) -> dict[str, Any]:
+        """What is known of it: ``arch``, ``cores``, ``ram`` (bytes), ``os``, ``libc``; and what the farm knows."""
+        if not self._tags and self._farm is not None:
+            here = next(place for place in self._farm.status()["places"] if place["place"] == self.name)
+            self._tags, self._keys = here["tags"], tuple(here["keys"])
+        elif not self._tags:
+            with self.session() as remote:
+                self._tags = _tags_of(remote)
+        return self._tags
+
+    def missing(self, constraint: str) -> list[str]:
+        """Return the conditions of a constraint, such as ``gpu=mali & ram>=4GiB``, that this board does not meet.
+
+        Raises:
+            ValueError: it is no constraint.
+        """
+        from portcall.farm._constraints import parse_constraint
+
+        tags = self.tags
+        return [str(clause) for clause in parse_constraint(constraint).missing(self._keys, tags)]
+
+    @contextlib.contextmanager
+    def session(self) -> Iterator[Session]:
+        """Open a session, and close it at the end. A place of the farm that is lost is replaced, once.
+
+        Raises:
+            RPCError: the board is not there.
+        """
+        from portcall.cli import _remote as commands
+        from portcall.errors import ConnectError, FarmError
+
+        if self._farm is None or self._lease is None:
+            address, given = self._own or self._address, {**self._given, "key": "" if self._own else self._given["key"]}
+            with commands.open_session(address, given) as (remote, _):
+                yield remote
+            return
+        options: dict[str, Any] = {"timeout": self._given["connect_timeout"], "on_output": _print}
+        try:
+            remote = self._lease.session(**options)
+        except (ConnectError, FarmError):  # the board, or the lease, is gone
+            self._lease.release()
+            self._lease, self._tags = commands.take_lease(self._farm, self._given, None), {}
+            remote = self._lease.session(**options)
+        with remote:
+            yield remote
+
+
+def _tags_of(remote: Session) -> dict[str, Any]:
+    """Return what a server tells of its machine, by the names that boards of a farm have for it."""
+    from portcall.bench import Reading
+    from portcall.errors import FunctionNotFoundError
+
+    tags: dict[str, Any] = {}
+    machine = remote.machine()
+    if machine is not None:
+        libc = f"{machine.libc} {machine.libc_version}".strip()
+        tags = {"arch": machine.target.partition("-")[0], "os": machine.system, "libc": libc,
+                "portcall": machine.portcall}  # fmt: skip
+    with contextlib.suppress(FunctionNotFoundError):
+        reading = Reading.from_json(remote["portcall.rpc.conditions"](False))
+        tags |= {"cores": reading.cpus_allowed, "ram": reading.memory_bytes}
+    return {name: value for name, value in tags.items() if value is not None}
+
+
+def _print(line: str, stream: str) -> None:
+    """Let pytest show what the board printed with the output of the test."""
+    print(line)
+
+
+# ---- Fixtures ----
+
+
+@pytest.fixture(scope="session")
+def board(pytestconfig: pytest.Config) -> Iterator[Board]:
+    """Where the tests of the run work: ``name``, ``tags``, ``session()``; see --portcall-remote and --portcall-farm."""
+    with contextlib.ExitStack() as stack:
+        pytestconfig.stash[BOARD] = here = Board(pytestconfig, stack)
+        yield here
+        del pytestconfig.stash[BOARD]
+
+
+def _scope(fixture_name: str, config: pytest.Config) -> Any:
+    return config.getoption("portcall_scope")
+
+
+@pytest.fixture(scope=_scope)
+def remote(board: Board) -> Iterator[Session]:
+    """A session with the board, for one test, or as long as --portcall-scope says."""
+    with board.session() as session:
+        yield session
+
+
+@pytest.fixture
+def bench(remote: Session, request: pytest.FixtureRequest) -> Callable[..., Measurement]:
+    """``bench(library, "add_one", x, y)``: times a function there; returns a ``portcall.bench.Measurement``.
+
+    Its ``number`` and ``repeat`` are those of ``portcall.bench.measure``, ``dev`` is a device of ``remote``, its
+    processor by default.
+    """
+    import portcall
+
+    def run(
+        library: portcall.Module, name: str, *args: Any, number: int | None = None, repeat: int | None = None,
+        dev: Any = None,
+    ) -> Measurement:  # fmt: skip
+        def times(number: int, repeat: int) -> Any:
+            return library.time_evaluator(name, dev or remote.cpu(), number=number, repeat=repeat)(*args)
+
+        measured = portcall.bench.measure(times, number, repeat, session=remote)
+        figure = f"{portcall.bench.format_duration(measured.result.median)}: {measured.verdict}"
+        request.node.user_properties.append((FIGURE, figure))
+        return measured
+
+    return run
+
+
+# ---- Hooks ----
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Note the board of a test once its fixtures are there, and skip the test where the board lacks something."""
+    here = item.config.stash.get(BOARD, None)
+    if here is None or FIXTURES.isdisjoint(getattr(item, "fixturenames", ())):
+        return
+    item.user_properties.append((PLACE, here.name))
+    for marker in item.iter_markers("needs"):
+        if missing := here.missing(*marker.args):
+            pytest.skip(f"{here.name} has not {' & '.join(missing)}")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say which boards ran how many tests, and the figures that were measured."""
+    reports = [each for some in terminalreporter.stats.values() for each in some if getattr(each, "when", "") == "call"]
+    boards = Counter(value for each in reports for name, value in each.user_properties if name == PLACE)
+    if not boards:
+        return
+    terminalreporter.section("portcall: boards")
+    for name, tests in sorted(boards.items()):
+        terminalreporter.line(f"{name}: {tests} test{'s' if tests > 1 else ''}")
+    for each in reports:
+        for name, value in each.user_properties:
+            if name == FIGURE:
+                terminalreporter.line(f"{each.nodeid}  {value}")

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""pytest's plug-in, in runs of pytest of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator
+from pathlib import Path
+
+from farm.boards import place_command
+from farm.running import RunningFarm, running_farm
+from portcall import rpc, toolchain
+
+ROOT = Path(__file__).parents[2]
+DIE = """
+import os
+import portcall
+
+@portcall.register_func("test.die")
+def die():
+    os.abort()
+"""
+ORDINARY = """
+import pytest
+
+def test_call(remote):
+    assert remote["runtime.NumThreads"]() > 0
+
+@pytest.mark.needs("cores>=1 & ram>=1MiB & os=linux")
+def test_what_is_there(remote):
+    pass
+
+@pytest.mark.needs("ram>=1MiB & ram>=1000TiB & gpu")
+def test_what_is_not_there(remote):
+    pass
+
+def test_figure(remote, bench):
+    assert bench(remote.module, "runtime.NumThreads", number=10, repeat=3).counts.repeat == 3
+
+def test_without_a_board():
+    pass
+"""
+
+
+def run(folder: Path, source: str, *words: str, **environment: str) -> dict[str, dict[str, str]]:
+    """Run pytest over a file, and return what JUnit's report says of each test: its outcome, message and properties."""
+    (folder / "test_it.py").write_text(source)
+    outside = {name: value for name, value in os.environ.items() if not name.startswith("PORTCALL_")}
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "no:randomly",
+        "-c",
+        os.devnull,
+        "--rootdir",
+        ".",
+        "--junitxml=out.xml",
+        *words,
+    ]
+    done = subprocess.run(
+        command, cwd=folder, env={**outside, **environment}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode in (0, 1), done.stdout + done.stderr
+    found = {}
+    for case in ElementTree.parse(folder / "out.xml").iter("testcase"):
+        ended = next((child for child in case if child.tag in ("failure", "error", "skipped")), None)
+        properties = {str(each.get("name")): str(each.get("value")) for each in case.iter("property")}
+        message = "" if ended is None else str(ended.get("message"))
+        found[str(case.get("name"))] = {
+            "outcome": "passed" if ended is None else ended.tag,
+            "message": message,
+            **properties,
+        }
+    return found
+
+
+def outcomes(found: dict[str, dict[str, str]]) -> dict[str, str]:
+    return {name.removeprefix("test_"): facts["outcome"] for name, facts in found.items()}
+
+
+@contextlib.contextmanager
+def served(farm: RunningFarm, place: str) -> Iterator[subprocess.Popen[str]]:
+    """Run a board of the farm, as its command."""
+    words = ("--farm", f"{farm.host}:{farm.port}", "--key", "k", "--place", place, "--silent")
+    with subprocess.Popen([*place_command(), *words], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()  # it listens, and the farm knows it
+            yield process
+        finally:
+            process.terminate()
+
+
+def test_without_a_name_a_server_of_the_run_serves(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "testing-on-boards.md").read_text()
+    (block,) = re.findall(r"^```python\n(.*?)```", page, re.MULTILINE | re.DOTALL)
+    toolchain.create_shared(ROOT / "src" / "portcall" / "cli" / "demo_kernels.cc", tmp_path / "kernels.so")
+    found = run(tmp_path, block + ORDINARY, "--portcall-scope=module")
+    assert outcomes(found) == {
+        "add_one": "passed",
+        "call": "passed", "what_is_there": "passed", "what_is_not_there": "skipped", "figure": "passed",
+        "without_a_board": "passed",
+    }  # fmt: skip
+    assert found["test_what_is_not_there"]["message"].endswith("has not ram>=1000TiB & gpu")
+    assert found["test_call"]["portcall_board"] == "a server of this run"
+    assert "portcall_bench" in found["test_figure"]
+    assert "portcall_board" not in found["test_without_a_board"]
+
+
+def test_crashed_session_is_the_error_of_one_test(tmp_path: Path) -> None:
+    (tmp_path / "functions.py").write_text(DIE)
+    source = 'def test_a(remote): remote["test.die"]()\ndef test_b(remote): assert remote.machine()\n'
+    with rpc.Server(key="k", imports=[str(tmp_path / "functions.py")]) as server:
+        found = run(tmp_path, source, "--portcall-remote", server.address, "--portcall-key", "k")
+    assert outcomes(found) == {"a": "failure", "b": "passed"}
+    assert "RemoteCrashError" in found["test_a"]["message"]
+    assert found["test_b"]["portcall_board"] == server.address
+
+
+def test_board_that_is_not_there_is_an_error_of_its_tests(tmp_path: Path) -> None:
+    with rpc.Server() as server:
+        address = server.address
+    found = run(tmp_path, ORDINARY, "--portcall-remote", address)
+    assert set(outcomes(found).values()) == {"error", "passed"}
+    assert outcomes(found)["without_a_board"] == "passed"
+    assert "ConnectError" in found["test_call"]["message"]
+
+
+def test_place_that_dies_is_replaced_for_the_next_test(tmp_path: Path) -> None:
+    source = """
+import os, signal
+
+def test_a(remote, board):
+    os.kill(int(os.environ[board.name]), signal.SIGKILL)
+    while True:  # until the session has noticed
+        remote["runtime.NumThreads"]()
+
+def test_b(remote):
+    assert remote["runtime.NumThreads"]() > 0
+"""
+    with running_farm() as farm, served(farm, "b1") as one, served(farm, "b2") as other:
+        words = ("--portcall-farm", f"{farm.host}:{farm.port}", "--portcall-key", "k")
+        found = run(tmp_path, source, *words, b1=str(one.pid), b2=str(other.pid))
+        assert outcomes(found) == {"a": "failure", "b": "passed"}
+        assert {facts["portcall_board"] for facts in found.values()} == {"b1", "b2"}
+        assert not farm.state.leases
+
+
+def test_each_worker_leases_a_place(tmp_path: Path) -> None:
+    source = """
+import pathlib, time
+
+def meet(name):  # so that both workers run at the same time
+    pathlib.Path(name).touch()
+    while len(list(pathlib.Path().glob("here*"))) < 2:
+        time.sleep(0.01)
+
+def test_a(remote): meet("here-a")
+def test_b(remote): meet("here-b")
+"""
+    with running_farm() as farm, served(farm, "b1"), served(farm, "b2"):
+        words = ("--portcall-farm", f"{farm.host}:{farm.port}", "--portcall-key", "k", "-n2")
+        found = run(tmp_path, source, *words)
+        assert outcomes(found) == {"a": "passed", "b": "passed"}
+        assert {facts["portcall_board"] for facts in found.values()} == {"b1", "b2"}
+
+
+def test_pytest_without_a_board_imports_nothing_of_portcall(tmp_path: Path) -> None:
+    found = run(
+        tmp_path, "import sys\ndef test_a(): assert not {m for m in sys.modules if m.split('.')[0] == 'portcall'}\n"
+    )
+    assert outcomes(found) == {"a": "passed"}
