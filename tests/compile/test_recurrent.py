@@ -64,12 +64,12 @@ def feeds(model: Any) -> dict[str, Any]:
     return {n: np.array([3, STEPS], "int32") if n == "n" else random(*shape) for n, shape in shapes.items()}
 
 
-def compare(model: Any, expected: Any = None) -> Any:
+def compare(model: Any, expected: Any = None, atol: float = 2e-6) -> Any:
     made, given = portcall.compile.onnx(model, runtime="graph"), feeds(model)
     wanted = expected(given) if expected else onnxruntime_outputs(model, given)
     for mine, theirs in zip(outputs(made, given), wanted, strict=True):
         assert mine.shape == theirs.shape
-        np.testing.assert_allclose(mine, theirs, atol=2e-6)
+        np.testing.assert_allclose(mine, theirs, atol=atol)
     return made
 
 
@@ -143,4 +143,5 @@ def test_results_of_many_steps_are_put_together_in_groups(monkeypatch: pytest.Mo
     group_concatenations(graph)
     joined = [node for node in graph.nodes if node.op_type == "Concat"]
     assert max(len(node.input) for node in joined) <= 16
-    assert compare(model).kernels["default"] <= 2
+    # Forty steps with such weights multiply a rounding some thousand times, and processors round sums in other orders.
+    assert compare(model, atol=1e-4).kernels["default"] <= 2
