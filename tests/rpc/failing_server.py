@@ -2,7 +2,8 @@
 """A server whose calls of the system fail on demand: a program for ``test_server_errors.py``.
 
 After "K\n" on standard input and SIGUSR1, the K-th call from then on that the supervisor makes of the system raises
-OSError instead; "fired" with its name is printed. SIGUSR2 takes that back. Both are answered with a line.
+OSError instead, after "K NAME\n" the K-th of that name; "fired" with its name is printed. SIGUSR2 takes that back. Both
+are answered with a line.
 """
 
 from __future__ import annotations
@@ -33,11 +34,12 @@ def say(*words: object) -> None:
 
 
 def arm(number: int, frame: object) -> None:
-    left = int(os.read(0, 100))
+    count, *names = os.read(0, 100).decode().split()
+    left = int(count)
 
     def watch(frame: Any, event: str, function: Any) -> None:
         nonlocal left
-        if event != "c_call" or function.__name__ in CANNOT_FAIL:
+        if event != "c_call" or function.__name__ in CANNOT_FAIL or (names and function.__name__ not in names):
             return
         owner = getattr(function, "__self__", None)
         if function.__module__ not in MODULES and not isinstance(owner, (socket.socket, select.epoll)):

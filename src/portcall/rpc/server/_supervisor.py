@@ -270,7 +270,7 @@ class Supervisor:
         for connection in self._connections:
             connection.kill_reason = connection.kill_reason or Ending("orphaned")
             if connection.pid:  # the session's own processes are in its group, which keeps the number from reuse
-                with contextlib.suppress(ProcessLookupError, PermissionError):
+                with contextlib.suppress(OSError):
                     os.killpg(connection.pid, signal.SIGKILL)
             self._finish(connection, signal.SIGKILL)
 
