@@ -195,3 +195,40 @@ def test_forms_of_other_sites_change_nothing(browser: Browser, locked: RunningFa
     browser.open(url(locked))
     browser.has("live")  # still in
     assert [lease.user for lease in locked.state.leases.values()] == ["ann"]
+
+
+def test_operator_keeps_a_place_out_of_use_with_a_reason(browser: Browser, locked: RunningFarm) -> None:
+    lend(locked, "bob")
+    enter(browser, locked, token(locked, "operator"), "/place/b1")
+    browser.press("[data-copy]")
+    browser.has("copied")
+    browser.press("button[formaction$=quarantine]")  # the browser asks for a reason first
+    browser.type("input[name=why]", "reboots <at> random")
+    browser.press("button[formaction$=quarantine]")
+    browser.has("reboots <at> random")
+    assert locked.state.places["b1"].health == "quarantined"
+    assert [lease.user for lease in locked.state.leases.values()] == ["bob"]  # it goes on
+    browser.press("form[action$=drain] button")
+    browser.has("hand out again")
+    browser.press("form[action$=good] button")
+    browser.until("document.querySelector('form[action$=good]') === null")
+    place = locked.state.places["b1"]
+    assert (place.health, place.drain) == ("good", True)
+    browser.open(url(locked))
+    browser.until("document.querySelectorAll('svg.day path.u0').length === 1")
+    assert browser.evaluate("document.querySelector('svg.day title').textContent") == "in use by bob"
+
+
+def test_names_that_attack_it_run_nothing_and_fit_the_screen(browser: Browser) -> None:
+    with running_farm() as farm:
+        evil = '"><img src=x onerror="window.hit=1"><script>window.hit=1</script>' + "\N{PILE OF POO}" * 20
+        lend(farm, evil + "x" * 10_000, evil)
+        farm.do(lambda: farm.state.set_health(evil, "maintenance", evil + "y" * 10_000))
+        browser.open(url(farm))
+        browser.has("live")
+        browser.until("document.documentElement.scrollWidth <= innerWidth")
+        browser.press("main a")
+        browser.until("location.pathname.startsWith('/place/')")
+        browser.until("document.querySelectorAll('svg.day path').length > 1")
+        assert browser.evaluate("document.querySelectorAll('img, main script').length") == 0
+        assert browser.evaluate("typeof window.hit") == "undefined"

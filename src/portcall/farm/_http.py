@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl, quote, urlencode
 
 from aiohttp import web
 from aiohttp.typedefs import Middleware
@@ -22,6 +22,8 @@ from portcall.farm._access import Token
 from portcall.farm._api import NOT_STORED, Api
 from portcall.farm._command import ApiError
 from portcall.farm._connection import COOKIE, MOST_BODY, Connection, guard, same_origin, token_of
+from portcall.farm._dashboard import Dashboard
+from portcall.farm._day_page import Shown
 from portcall.farm._device_page import add_device_page
 from portcall.farm._figures import Figures
 from portcall.farm._model import Event
@@ -36,6 +38,8 @@ _QUIET = 10.0  # seconds after which a page hears that the farm is there, though
 _MOST_EVENTS = 100_000
 _SHOWN_EVENTS = 50  # on a page
 _MOST_LIVE = 20  # live pages of one viewer
+_CHANGES = ("drain", "undrain", "quarantine", "maintain", "good")  # of a place
+_WITH_WHY = ("quarantine", "maintain")  # which people read, as of the command line
 _TO = re.compile(r"/(?![/\\])[^\s\\]*")  # where a page may lead after the login: on this farm
 
 
@@ -82,6 +86,7 @@ def _make_app(check: Middleware, pages: Pages, npm_package: str) -> web.Applicat
     ):
         app.router.add_get(path, handler)
     app.router.add_post("/lease/{lease}/{do:release|kick}", pages.end_lease)
+    app.router.add_post(f"/place/{{place}}/{{do:{'|'.join(_CHANGES)}}}", pages.change_place)
     add_device_page(app, npm_package)
     return app
 
@@ -93,6 +98,7 @@ class Pages:
         self._api = api
         self._relay = relay
         self._figures = Figures()
+        self._dashboard = Dashboard(api.hub)
         self._live: Counter[tuple[str, str]] = Counter()
         self._news = News()
         self._changes = 0
@@ -212,24 +218,32 @@ class Pages:
     def _page(self, caller: Token, token: str, title: str, main: str, live: bool = False) -> web.Response:
         return _html(_page.page(title, main, live=live, user=f"{caller.user} ({caller.role})" if token else ""))
 
-    def _overview(self, caller: Token) -> str:
-        return _page.overview(self._api.views.status(), lambda lease: self._may_release(caller, lease))
+    async def _overview(self, caller: Token) -> str:
+        day = await self._dashboard.update()
+        status = self._api.views.status()
+        shown = Shown(day, (place["place"] for place in status["places"]), status["now"])
+        return _page.overview(status, lambda lease: self._may_release(caller, lease), shown)
 
     def _may_release(self, caller: Token, lease: Mapping[str, Any]) -> bool:
         return caller.may("release") and (not self._api.access.required or caller.user == lease["user"])
 
     async def overview(self, request: web.Request) -> web.Response:
         caller, token = self._viewer(request)
-        return self._page(caller, token, "portcall farm", self._overview(caller), live=True)
+        return self._page(caller, token, "portcall farm", await self._overview(caller), live=True)
 
     async def place(self, request: web.Request) -> web.Response:
         caller, token = self._viewer(request)
         id = request.match_info["place"]
         hub = self._api.hub
         history = await self._history(request, place=id)
+        day = await self._dashboard.update()
         if id not in hub.state.places:
             return _html(_page.refused(f"there is no place {id!r}"), 404)
-        main = _page.place_page(self._api.views.place(hub.state.places[id]), hub.now())
+        place = self._api.views.place(hub.state.places[id])
+        may = {do: caller.may(do) for do in (*_CHANGES, "kick")} | {"release": self._may_release(caller, place)}
+        shown = Shown(day, [id], hub.now())
+        tls = " --tls-ca farm.crt" * request.secure
+        main = _page.place_page(place, hub.now(), shown, _farm_of(request), tls, may)
         return self._page(caller, token, f"{id}: portcall farm", main + history)
 
     async def lease(self, request: web.Request) -> web.Response:
@@ -251,6 +265,20 @@ class Pages:
         except ApiError as error:
             return _html(_page.refused(str(error)), error.status)
         raise web.HTTPSeeOther("/")
+
+    async def change_place(self, request: web.Request) -> web.Response:
+        """Drain or quarantine a place, or take it back into use."""
+        _check_origin(request)
+        _, token = self._viewer(request)
+        do, id = request.match_info["do"], request.match_info["place"]
+        why = (await _form(request)).get("why", "")
+        if do in _WITH_WHY and not why.strip():
+            return _html(_page.refused("give a reason, which others read"), 400)
+        try:
+            await self._api.call({"do": do, "place": id, "why": why, "user": "page"}, token)
+        except ApiError as error:
+            return _html(_page.refused(str(error)), error.status)
+        raise web.HTTPSeeOther(f"/place/{quote(id, safe='')}")
 
     async def history(self, request: web.Request) -> web.Response:
         caller, token = self._viewer(request)
@@ -303,7 +331,7 @@ class Pages:
             while not self._api.hub.state.draining:
                 caller, _ = self._viewer(request)
                 seen = self._changes
-                await answer.write(f"data: {json.dumps(self._overview(caller))}\n\n".encode())
+                await answer.write(f"data: {json.dumps(await self._overview(caller))}\n\n".encode())
                 await asyncio.sleep(_REFRESH)
                 if seen == self._changes:
                     await self._news.wait(_QUIET)
@@ -344,6 +372,13 @@ async def _form(request: web.Request) -> dict[str, str]:
 def _wanted(request: web.Request) -> str:
     """Return the page to go to after the login."""
     return _local(request.path_qs) if request.method == "GET" and request.path != "/events" else "/"
+
+
+def _farm_of(request: web.Request) -> str:
+    """Return the farm's address as the viewer's browser has it."""
+    host = request.host
+    has_port = re.search(r":\d+$", host) is not None
+    return host if has_port else f"{host}:{443 if request.secure else 80}"
 
 
 def _local(to: str) -> str:

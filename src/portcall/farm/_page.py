@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
@@ -10,11 +12,14 @@ from typing import Any
 from urllib.parse import quote
 
 from portcall.bench import format_size
+from portcall.farm._day_page import AXIS, Shown, day_facts, span
 from portcall.farm._page_style import SCRIPT, STYLE
 
 _AWAY = 120.0  # seconds after which somebody should look at a place that is away
 _USED = ("offered", "leased", "cleaning")
+_FACTS = ("arch", "cores", "ram", "os", "kernel", "libc", "host", "portcall", "place")  # tags with rows of their own
 _HIDDEN = ("kernel", "libc", "host", "portcall", "place")  # tags that the page of the place has
+_WORD = re.compile(r"[\w.:@/+-]+")  # which stands in a constraint without quotes
 
 May = Callable[[Mapping[str, Any]], bool]  # whether the viewer may give a lease back
 
@@ -81,8 +86,8 @@ def table(head: Sequence[str], rows: Iterable[str], none: str, kind: str = "") -
     return f'<table class="{kind}">{thead}<tbody>{body}</tbody></table>'
 
 
-def overview(status: Mapping[str, Any], may_release: May) -> str:
-    """Return the places, leases and waiting requests."""
+def overview(status: Mapping[str, Any], may_release: May, shown: Shown) -> str:
+    """Return the places, leases and waiting requests, and the places' last day."""
     now = status["now"]
     places = sorted(status["places"], key=lambda p: (-_worry(p, now), p["place"]))
     counts = [
@@ -93,11 +98,13 @@ def overview(status: Mapping[str, Any], may_release: May) -> str:
         (sum(_worry(p, now) == 2 for p in places), "to look at", "bad"),
     ]
     said = "".join(f'<span class="{kind}"><b>{n}</b> {what}</span>' for n, what, kind in counts if n or not kind)
+    said += _figures(shown)
     more = status["waiting_total"] - len(status["waiting"])
     return (
         f'<p class="sum">{said}</p><h2>Places</h2>'
-        + table(("place", "state", "keys and tags", "user, or why"),
-                (_place(p, now) for p in places), "no place has registered yet")
+        + table(("place", "state", f"last day{AXIS}", "use", "keys and tags", "user, or why"),
+                (_place(p, now, shown) for p in places), "no place has registered yet", "places")
+        + (shown.legend() if places else "")
         + "<h2>Leases</h2>"
         + table(("place", "user", "asked for", "since", "time left", "sessions", ""),
                 (_lease(x, now, may_release(x)) for x in status["leases"]), "nobody has a place")
@@ -106,6 +113,18 @@ def overview(status: Mapping[str, Any], may_release: May) -> str:
                 (_waiting(x, now) for x in status["waiting"]), "nobody waits")
         + (f'<p class="none">and {more} more</p>' if more > 0 else "")
     )  # fmt: skip
+
+
+def _figures(shown: Shown) -> str:
+    """Return the figures of the last day."""
+    use, wait = shown.use(), shown.wait
+    said = (
+        f'<span title="of the time for which places were there, in the last day"><b>{use}</b> use</span>' if use else ""
+    )
+    if wait:
+        many = f"of {wait[1]} requests that got a place in the last day"
+        said += f'<span title="{many}"><b>{span(wait[0])}</b> median wait</span>'
+    return said
 
 
 def _worry(place: Mapping[str, Any], now: float) -> int:
@@ -128,13 +147,15 @@ def _state(place: Mapping[str, Any], now: float) -> str:
     return word + (f" {escape(health)}" if health not in ("good", "unknown") else "")
 
 
-def _place(place: Mapping[str, Any], now: float) -> str:
+def _place(place: Mapping[str, Any], now: float, shown: Shown) -> str:
     keys = "".join(f'<span class="key">{escape(key)}</span>' for key in place["keys"])
     tags = " · ".join(escape(word).replace(" ", "&nbsp;") for word in tag_words(place["tags"]))
     why = "; ".join(filter(None, (place["user"], place["health_reason"])))
     why = why or (place["cause"] if place["state"] == "offline" else "")
     return (
         f"<td>{_to_place(place['place'])}</td><td>{_state(place, now)} <time>{age(now - place['since'])}</time></td>"
+        f'<td class="wide days" data-name="last day">{shown.picture(place["place"])}</td>'
+        f'<td class="num" data-name="use">{shown.use(place["place"])}</td>'
         f'<td class="wide tags">{keys}{tags}</td>'
         f'<td class="wide">{escape(why)}</td>'
     )
@@ -203,9 +224,17 @@ def lease_page(lease: Mapping[str, Any], may_release: bool, may_kick: bool) -> s
     )
 
 
-def place_page(place: Mapping[str, Any], now: float) -> str:
-    """Return all that is known of a place, but what happened to it."""
-    lease = place["lease"]
+def place_page(
+    place: Mapping[str, Any], now: float, shown: Shown, farm: str, options: str, may: Mapping[str, bool]
+) -> str:
+    """Return all that is known of a place, but what happened to it.
+
+    Parameters:
+        farm: its address, as the viewer has it.
+        options: of the command line, which it needs.
+        may: whether the viewer may do each thing to the place, and release its lease or kick who has it.
+    """
+    id, lease = place["place"], place["lease"]
     facts = {
         "keys": escape(", ".join(place["keys"])),
         "state": f"{_state(place, now)} since {clock(place['since'])} ({escape(place['cause'])})",
@@ -213,6 +242,8 @@ def place_page(place: Mapping[str, Any], now: float) -> str:
         "why": escape(place["health_reason"]),
         "user": escape(place["user"]),
         "lease": f'<a href="/lease/{quote(lease, safe="")}">{escape(lease)}</a>' if lease else "",
+        **day_facts(shown, id),
+        **board_facts(place["tags"]),
         "address": escape(place["address"]),
         "served by": escape(place["peer"]),
         "fence": str(place["fence"]),
@@ -220,8 +251,61 @@ def place_page(place: Mapping[str, Any], now: float) -> str:
     }
     facts["health"] = f"{escape(place['health'])} {facts['health']}"
     for name, value in place["tags"].items():
-        facts[f"tag {name}"] = escape(_shown(name, value))
-    return f"<h2>{escape(place['place'])}</h2>" + _facts(facts)
+        if name not in _FACTS:
+            facts[f"tag {name}"] = escape(_shown(name, value))
+    picture = f'<div class="card day">{AXIS}{shown.picture(id, whole=True)}{shown.legend()}</div>'
+    return f"<h2>{escape(id)}</h2>{picture}{_commands(place, farm, options)}{_actions(place, may)}" + _facts(facts)
+
+
+def board_facts(tags: Mapping[str, Any]) -> dict[str, str]:
+    """Return what a board has said of itself, as HTML; what it has not said is left out."""
+    said = {name: _shown(name, tags[name]) for name in _FACTS if name in tags}
+    cores = f"{said['cores']} core{'s' * (tags['cores'] != 1)}" if "cores" in said else ""
+    rows = {
+        "processor": (said.get("arch"), cores), "memory": (said.get("ram"),),
+        "system": (" ".join(filter(None, (said.get("os"), said.get("kernel")))), said.get("libc")),
+        "machine": (said.get("host"),), "version": (f"portcall {said['portcall']}" if "portcall" in said else "",),
+    }  # fmt: skip
+    return {name: escape(", ".join(filter(None, words))) for name, words in rows.items()}
+
+
+def _commands(place: Mapping[str, Any], farm: str, options: str) -> str:
+    """Return the commands that use a place, to copy."""
+    id = place["place"]
+    if '"' in id or place["peer"] != "portcall":  # no request can name it
+        return ""
+    want = shlex.quote(f"place={id}" if _WORD.fullmatch(id) else f'place="{id}"')
+    where = f"--farm {shlex.quote(farm)}{options}"
+    lines = (f"portcall farm reserve {want} {where} --shell",
+             f"portcall run kernels.so FUNCTION --key {want} {where}")  # fmt: skip
+    said = "".join(f'<p><code>{escape(line)}</code><button type="button" data-copy>copy</button></p>' for line in lines)
+    return f'<div class="card commands">{said}</div>'
+
+
+def _actions(place: Mapping[str, Any], may: Mapping[str, bool]) -> str:
+    """Return what the viewer may do with a place."""
+    where, lease = f"/place/{quote(place['place'], safe='')}", f"/lease/{quote(place['lease'], safe='')}"
+    ill = place["health"] not in ("good", "unknown")
+    plain = [
+        (f"{lease}/release", "release", bool(place["lease"]) and may["release"]),
+        (f"{where}/undrain", "hand out again", place["drain"] and may["undrain"]),
+        (f"{where}/drain", "drain", not place["drain"] and may["drain"]),
+        (f"{where}/good", "it is well again", ill and may["good"]),
+    ]
+    forms = "".join(
+        f'<form method="post" action="{to}"><button>{word}</button></form>' for to, word, wanted in plain if wanted
+    )
+    kick = place["lease"] and not may["release"] and may["kick"]
+    with_why = [(f"{lease}/kick", "take it back")] * bool(kick)
+    with_why += [(f"{where}/{do}", word) for do, word in (("quarantine", "quarantine"), ("maintain", "maintenance"))
+                 if may[do]]  # fmt: skip
+    if with_why:
+        buttons = "".join(f'<button formaction="{to}">{word}</button>' for to, word in with_why)
+        forms += (
+            f'<form method="post" action="{with_why[0][0]}"><input name="why" required maxlength="500" '
+            f'aria-label="reason" placeholder="reason, which others read">{buttons}</form>'
+        )
+    return f'<div class="card note actions">{forms}</div>' if forms else ""
 
 
 def _facts(facts: Mapping[str, str]) -> str:
@@ -261,7 +345,7 @@ def tag_words(tags: Mapping[str, Any]) -> list[str]:
 
 
 def _shown(name: str, value: Any) -> str:
-    if name == "ram" and isinstance(value, int):
+    if name == "ram" and isinstance(value, int) and not isinstance(value, bool):
         return format_size(value)
     return ("no", "yes")[value] if isinstance(value, bool) else str(value)
 

@@ -10,10 +10,14 @@ STYLE = """
 :root {
   color-scheme: light dark; --text: #1f2429; --dim: #68717c; --line: #e2e5e9; --card: #fff; --back: #f5f6f8;
   --link: #255f8f; --free: #5b9b76; --used: #6f8fb3; --none: #b4bbc3; --warn: #8a5a00; --bad: #b3261e;
+  --u0: #3f7cac; --u1: #b0693a; --u2: #7a5ba6; --u3: #2f8f83; --u4: #b5537b; --u5: #86772a; --many: #6d7a88;
+  --idle: #cfe6d8; --out: #f0c95a; --away: #c3c9d0; --empty: #f5f6f8;
 }
 @media (prefers-color-scheme: dark) { :root {
   --text: #e3e6e9; --dim: #98a1ab; --line: #2e343b; --card: #1b1f24; --back: #13161a;
   --link: #86b6dd; --free: #5f9f7b; --used: #7f9fc4; --none: #59626c; --warn: #d9a441; --bad: #f07a70;
+  --u0: #5d9ccf; --u1: #cf8a58; --u2: #9f83cc; --u3: #4fb3a6; --u4: #d1769c; --u5: #a8993f; --many: #8794a3;
+  --idle: #24412f; --out: #8a6b1f; --away: #434b54; --empty: #13161a;
 } }
 * { box-sizing: border-box }
 body { font: 15px/1.45 system-ui, sans-serif; color: var(--text); background: var(--back); margin: 0 auto;
@@ -52,6 +56,26 @@ b.state::before { content: ""; display: inline-block; width: .55rem; height: .55
 b.free::before { background: var(--free) } b.used::before { background: var(--used) }
 b.warn, .warn { color: var(--warn) } b.warn::before { background: var(--warn) }
 b.bad, .bad { color: var(--bad) } b.bad::before { background: var(--bad) }
+svg.day { display: block; width: 100%; height: 1.1rem; background: var(--empty); border-radius: 3px; margin-top: .2rem }
+svg.day path { shape-rendering: crispEdges } path.tick { stroke: var(--card); vector-effect: non-scaling-stroke }
+.u0 { fill: var(--u0); background: var(--u0) } .u1 { fill: var(--u1); background: var(--u1) }
+.u2 { fill: var(--u2); background: var(--u2) } .u3 { fill: var(--u3); background: var(--u3) }
+.u4 { fill: var(--u4); background: var(--u4) } .u5 { fill: var(--u5); background: var(--u5) }
+.many { fill: var(--many); background: var(--many) } i.idle { background: var(--idle) }
+path.out { fill: var(--out) } i.out { background: var(--out) } path.offline { fill: var(--away) }
+i.offline { background: var(--away) } path.idle { fill: var(--idle) }
+.axis { display: flex; justify-content: space-between; margin: 0; font-size: .75rem; font-weight: 400 }
+.axis span { flex: 1 0 0; width: 0 } .axis span:last-child { flex: 0 0 auto; width: auto } td.days { width: 26% }
+.legend { display: flex; flex-wrap: wrap; gap: .2rem 1rem; margin: .5rem 0 0; font-size: .87rem; color: var(--dim) }
+.legend span { overflow-wrap: anywhere } .legend i { display: inline-block; width: .75rem; height: .75rem;
+  border-radius: 3px; margin-right: .4rem; vertical-align: -.06rem }
+div.day { padding: .7rem 1rem } div.day svg { height: 2rem }
+.commands { padding: .2rem 1rem; margin: 1rem 0 } .commands p { display: flex; gap: .7rem; align-items: center;
+  margin: .5rem 0 } .commands code { font-size: .87rem; overflow-wrap: anywhere; flex: 1 1 0; min-width: 0 }
+.commands button, .actions button { padding: .15rem .7rem; font-size: .9rem }
+.actions form { display: inline-flex; margin: 0 .5rem 0 0 }
+.actions > form:first-child { margin: 0 .5rem 0 0 }
+.actions > form:has(input) { display: flex; margin: .6rem 0 0 } .actions { max-width: none }
 .pages { display: flex; gap: 1.1rem } .stale main { opacity: .5 }
 @media (max-width: 640px) {
   body { padding: .7rem .8rem 2rem } header .who { margin-left: 0 }
@@ -60,7 +84,7 @@ b.bad, .bad { color: var(--bad) } b.bad::before { background: var(--bad) }
     border: 1px solid var(--line); border-radius: 10px; padding: .6rem .8rem }
   th, td, th:first-child, td:first-child, th:last-child, td:last-child { padding: 0; border: 0 }
   td { min-width: 0 } td:empty { display: none } td.wide { flex: 1 1 100% } td:first-child { flex: 1 1 55% }
-  td.go { margin-left: auto }
+  td.go { margin-left: auto } .commands p { flex-wrap: wrap } .commands code { flex: 1 1 100% }
   td[data-name]::before { content: attr(data-name) " "; color: var(--dim) }
   .facts tbody { gap: 0; background: var(--card); border: 1px solid var(--line); border-radius: 10px }
   .facts tr { border: 0; border-bottom: 1px solid var(--line); border-radius: 0; display: grid; gap: .6rem;
@@ -86,6 +110,18 @@ function show() {  // not while somebody presses a button
   waiting = "";
   if (had) [...main.querySelectorAll("form")].find((form) => form.action === had)?.querySelector("button").focus();
 }
+document.addEventListener("click", async (event) => {
+  const button = event.target.closest("[data-copy]");
+  if (!button) return;
+  const line = button.previousElementSibling, text = line.textContent;
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {  // which is so where the page comes without TLS
+    getSelection().selectAllChildren(line);
+    document.execCommand("copy");
+  }
+  button.textContent = "copied";
+});
 setInterval(() => { show(); count(); }, 1000);
 if (document.body.dataset.live) {
   const live = new EventSource("/events");
