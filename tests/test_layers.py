@@ -18,7 +18,7 @@ CORE = ROOT / "core"
 # import each other. `portcall` itself is the last line but one: it only names what others define.
 HOUSE = [
     ("", "_folders errors _html _input _renamed _signature _timing extras", "_archive _plugins", "_compilers"),
-    ("bench", "_units", "_statistics _comparison", "_result"),
+    ("bench", "_report_style _units", "_chart _stored", "_statistics _comparison", "_result"),
     (
         "",
         "_core",
@@ -30,7 +30,15 @@ HOUSE = [
         "_inline",
         "toolchain",
     ),
-    ("bench", "_compare _counts _conditions", "_verdict", "_measure", "_cooling _latency _sustained", "__init__"),
+    (
+        "bench",
+        "_report",
+        "_compare _counts _conditions",
+        "_verdict",
+        "_measure",
+        "_cooling _latency _sustained",
+        "__init__",
+    ),
     (
         "ir",
         "_operations _printing _passes",
@@ -149,7 +157,7 @@ HOUSE = [
         "_command _progress",
         "_devices _isolate _remote _graph_report _onnx _onnx_report _vm_arguments _vm_report",
         "_call _farm_check _farm_start _params_report _stubs",
-        "_bench_ways",
+        "_bench_report _bench_trace _bench_ways",
         "_bench_against",
         "_model",
         "bench board bundle compile config demo doctor farm help inspect remote run serve stubs verify version",

@@ -12,6 +12,7 @@ from portcall.bench._conditions import Finding as Finding
 from portcall.bench._conditions import Interval as Interval
 from portcall.bench._conditions import Reading as Reading
 from portcall.bench._conditions import check_machine as check_machine
+from portcall.bench._conditions import reader as reader
 from portcall.bench._cooling import Cooled as Cooled
 from portcall.bench._cooling import cool as cool
 from portcall.bench._counts import Counts as Counts
@@ -20,7 +21,11 @@ from portcall.bench._latency import Percentile as Percentile
 from portcall.bench._latency import latency as latency
 from portcall.bench._measure import Measurement as Measurement
 from portcall.bench._measure import measure as measure
+from portcall.bench._report import report as report
 from portcall.bench._result import BenchmarkResult as BenchmarkResult
+from portcall.bench._stored import headline_of as headline_of
+from portcall.bench._stored import read_results as read_results
+from portcall.bench._stored import title_of as title_of
 from portcall.bench._sustained import Sustained as Sustained
 from portcall.bench._sustained import sustain as sustain
 from portcall.bench._units import format_duration as format_duration

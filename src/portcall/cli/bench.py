@@ -6,14 +6,19 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import shlex
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import click
 
 import portcall
-from portcall.bench import BenchmarkResult, Latency, Measurement, Sustained, format_duration
+from portcall.bench import BenchmarkResult, Latency, Measurement, Sustained, format_duration, reader
 from portcall.cli._bench_against import against_options, compare_sides, is_comparison, report_error
+from portcall.cli._bench_report import WORD, write_page
+from portcall.cli._bench_report import command as report_command
+from portcall.cli._bench_trace import write_trace
 from portcall.cli._bench_ways import Run, check_ways, measure_at, way_options
 from portcall.cli._call import (
     Call,
@@ -63,7 +68,22 @@ TOP, FEW_NODES = 20, 3  # kernels that a profile shows, and names of their nodes
 PROFILE_COLUMNS = ("time", "share", "calls", "kernel")
 
 
-@click.command("bench", cls=Command, examples=EXAMPLES)
+class BenchCommand(Command):
+    """The command; with `report` as its first word, that one."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        if args[:1] == [WORD]:
+            report_command.summary = "Show stored results again."
+            return report_command.make_context(f"{info_name} {WORD}", args[1:], parent, **extra)
+        words = list(args)
+        ctx = super().make_context(info_name, args, parent, **extra)
+        ctx.meta["words"] = words
+        return ctx
+
+
+@click.command("bench", cls=BenchCommand, examples=EXAMPLES)
 @call_options
 @model_options
 @fix_options
@@ -82,6 +102,7 @@ PROFILE_COLUMNS = ("time", "share", "calls", "kernel")
 @click.option("--end-to-end", is_flag=True, help="Time the copies of a model's inputs and outputs, too.")
 @click.option("--profile", is_flag=True, help="Show where the time of a model goes, kernel by kernel.")
 @click.option("--trace", type=click.Path(dir_okay=False), help="Write a model's nodes as a trace for ui.perfetto.dev.")
+@click.option("--html", type=click.Path(dir_okay=False), metavar="FILE", help="Write a report, a page in one file.")
 @click.option("--strict", is_flag=True, help="Exit with 6 when anything makes the numbers doubtful.")
 @click.pass_context
 def command(ctx: click.Context, /, json_to: str | None, strict: bool, **given: Any) -> None:
@@ -95,6 +116,8 @@ def command(ctx: click.Context, /, json_to: str | None, strict: bool, **given: A
     With --sustained, what is measured until Ctrl-C or an error of the server is kept. --latency tells a percentile only
     where the calls are enough for an interval.
 
+    `portcall bench report FILE` shows what --json or --html wrote; a library of that name is ./report.
+
     A profile and a trace are of one run of the model, after the others, with each node's device waited for.
     """
     check_ways(given)
@@ -106,9 +129,12 @@ def command(ctx: click.Context, /, json_to: str | None, strict: bool, **given: A
     measurement, subject, place = timed.measurement, timed.subject, timed.subject.place
     counts, verdict = measurement.counts, measurement.verdict
     problem = explain(measurement.error, "bench") if measurement.error else None
-    if json_to is not None:
+    report = {}
+    if json_to is not None or given["html"]:
         report = {
             "schema": SCHEMA,
+            "title": f"{subject.text} on {place.name}",
+            **({"summary": measurement.words()} if isinstance(measurement, (Latency, Sustained)) else {}),
             **subject.facts,
             "device": given["device"],
             "seed": given["seed"],
@@ -116,11 +142,14 @@ def command(ctx: click.Context, /, json_to: str | None, strict: bool, **given: A
             "repeat": counts.repeat,
             "min_repeat_ms": given["min_repeat_ms"],
             **measurement.to_dict(),
-            "environment": environment(),
+            "environment": environment(ctx),
             **({"profile": timed.profile.to_dict()} if timed.profile and given["profile"] else {}),
             **place.facts(),
             **({"error": problem.to_dict()["error"]} if problem else {}),
         }
+    if given["html"]:
+        write_page([report], given["html"])
+    if json_to is not None:
         print_json(report, json_to)
     else:
         print_line(f"{subject.text} on {place.name}")
@@ -132,6 +161,8 @@ def command(ctx: click.Context, /, json_to: str | None, strict: bool, **given: A
             show_profile(timed.profile, subject.origins)
         if given["trace"] and timed.profile:
             print_line(f"trace of one run: {given['trace']}, for ui.perfetto.dev")
+        if given["html"]:
+            print_line(f"report: {given['html']}")
         place.show("all runs")
         show_verdict(verdict)
     if problem:
@@ -162,11 +193,18 @@ def compare_two(ctx: click.Context, given: dict[str, Any], json_to: str | None, 
 
     compared = compare_sides(given, old, open_run)
     problem = report_error(compared)
+    report = {
+        "schema": SCHEMA, **compared.to_dict(), "text": str(compared), "environment": environment(ctx),
+        **({"error": problem.to_dict()["error"]} if problem else {}),
+    }  # fmt: skip
+    if given["html"]:
+        write_page([report], given["html"])
     if json_to is not None:
-        report = {"schema": SCHEMA, **compared.to_dict(), "environment": environment()}
-        print_json({**report, **({"error": problem.to_dict()["error"]} if problem else {})}, json_to)
+        print_json(report, json_to)
     else:
         print_line(str(compared))
+        if given["html"]:
+            print_line(f"report: {given['html']}")
     if os.environ.get("GITHUB_ACTIONS") and (line := compared.annotation()):
         click.echo(line, err=json_to == "-")
     if problem:
@@ -212,9 +250,11 @@ def bench(ctx: click.Context, given: dict[str, Any]) -> Timed:
     with open_subject(ctx, given) as subject:
         measurement = measure_at(subject.place, subject.run, given)
         wanted = (given["profile"] or given["trace"]) and not measurement.error
+        read = reader(subject.place.session) if given["trace"] else None
+        before = read() if read else None
         profile = subject.profile() if subject.profile and wanted else None
-        if profile and given["trace"] and hasattr(profile, "save_trace"):
-            profile.save_trace(given["trace"])
+        if read and profile is not None:
+            write_trace(profile, before, read(), given["trace"])
     return Timed(subject, measurement, profile)
 
 
@@ -313,9 +353,11 @@ def name_of(row: KernelProfile | ProfileRow, origins: Mapping[str, Sequence[str]
     return f"{words_of(row.function, origins[names[0]])}: {', '.join(names[:FEW_NODES])}{more}"
 
 
-def environment() -> dict[str, object]:
-    """Return what a reader of the numbers must know about this machine, from which the command was given."""
+def environment(ctx: click.Context) -> dict[str, object]:
+    """Return what a reader of the numbers must know: the command, and the machine from which it was given."""
     return {
+        "command": shlex.join(["portcall", "bench", *ctx.meta.get("words", ())]),
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "portcall": portcall.__version__,
         "python": platform.python_version(),
         "system": platform.platform(),
