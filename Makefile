@@ -51,9 +51,14 @@ REDIS ?= /usr/bin/redis-server
 $(REDIS):
 	scripts/apt_install.sh redis-server
 
+# What the tests of ssh:// and `portcall deploy` connect to, on a port of its own.
+SSHD ?= /usr/sbin/sshd
+$(SSHD): | $(REDIS)
+	scripts/apt_install.sh openssh-server openssh-client
+
 # The driver that the tests of OpenCL run on: kernels on the processor.
 POCL := /etc/OpenCL/vendors/pocl.icd
-$(POCL): | $(REDIS)
+$(POCL): | $(REDIS) $(SSHD)
 	scripts/apt_install.sh pocl-opencl-icd ocl-icd-libopencl1
 
 CHROMIUM ?= /usr/bin/chromium
@@ -81,11 +86,11 @@ test: venv build core-test test-node ## the core's, Python's and Node's tests bu
 .PHONY: check test-rest
 check: lint test test-rest core-test-asan core-test-tsan core-test-32 test-board test-js ## what CI runs: 45 minutes on 2 cores
 
-test-rest: venv build $(REDIS) $(POCL) $(CHROMIUM) $(TVM_FFI_RELEASES) $(XGRAMMAR) ## the Python tests that `make test` leaves out: slow ones, and those of Redis, OpenCL, Chromium
+test-rest: venv build $(REDIS) $(SSHD) $(POCL) $(CHROMIUM) $(TVM_FFI_RELEASES) $(XGRAMMAR) ## the Python tests that `make test` leaves out: slow ones, and those of Redis, OpenCL, Chromium, sshd
 	$(PY) -m pytest -n auto -m slow
 
 .PHONY: slow-tests
-slow-tests: venv build $(REDIS) $(POCL) $(CHROMIUM) $(TVM_FFI_RELEASES) $(XGRAMMAR) ## measure all Python tests, and list those that `make test` leaves out: tests/slow.txt
+slow-tests: venv build $(REDIS) $(SSHD) $(POCL) $(CHROMIUM) $(TVM_FFI_RELEASES) $(XGRAMMAR) ## measure all Python tests, and list those that `make test` leaves out: tests/slow.txt
 	rm -f build/test-costs.jsonl
 	PYTHONPATH=tests $(PY) -m pytest -n auto -m "not campaign" -p costs
 	$(PY) tests/costs.py

@@ -48,7 +48,8 @@ settings.load_profile("same")
 
 NATIVE = Path(__file__).parent / "native"
 # Files whose tests need Redis, OpenCL or Chromium.
-NEED_MORE = {"test_browser.py", "test_forwarding.py", "test_opencl.py", "test_redis.py", "test_redis_faults.py"}
+NEED_MORE = {"test_browser.py", "test_forwarding.py", "test_opencl.py", "test_redis.py", "test_redis_faults.py",
+             "test_deploy.py", "test_ssh.py"}  # fmt: skip
 FAILED = pytest.StashKey[bool]()
 ORDER = pytest.StashKey[TextIO]()
 

@@ -105,7 +105,7 @@ HOUSE = [
     (
         "rpc/client",
         "_activity _contents _deadline _errors _library_check _pipeline _record _socket",
-        "_end_reason _output _reconnect _remote",
+        "_ssh _end_reason _output _reconnect _remote",
         "_session",
         "_parallel",
         "_connect _farm_channel _upload_all",

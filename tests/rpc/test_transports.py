@@ -183,6 +183,21 @@ def test_parse_address_reads_ipv6_in_brackets() -> None:
     assert str(rpc.parse_address("unix:/a/b:c")) == "unix:/a/b:c"
 
 
+@pytest.mark.parametrize("text", ["ssh://board", "ssh://pi@board:2222", "ssh://pi@[::1]:22", "ssh://fe80.local"])
+def test_parse_address_reads_those_for_ssh_where_they_are_meant(text: str) -> None:
+    assert str(rpc.parse_address(text, ssh=True)) == text
+    assert rpc.parse_address(text, ssh=True).ssh
+    with pytest.raises(ValueError, match="URL"):
+        rpc.parse_address(text)
+
+
+@pytest.mark.parametrize("text", ["ssh://", "ssh://-oProxyCommand=x", "ssh://pi@-x", "ssh://-x@board", "ssh://a b",
+                                  "ssh://board:70000", "ssh://board:0", "ssh://board/path", "ssh://[x]"])  # fmt: skip
+def test_parse_address_refuses_what_ssh_could_misread(text: str) -> None:
+    with pytest.raises(ValueError, match="ssh://"):
+        rpc.parse_address(text, ssh=True)
+
+
 @pytest.mark.parametrize("url", ["http://board:80/", "https://board:80", "tcp://board:80", "ws://board:80"])
 def test_parse_address_refuses_urls_and_says_how_to_write_them(url: str) -> None:
     with pytest.raises(ValueError, match="'board:80'"):

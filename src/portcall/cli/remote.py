@@ -41,7 +41,7 @@ portcall remote remove rasp
 
 @click.command("add", cls=Command, examples=ADD)
 @click.argument("name")
-@click.argument("address", metavar="HOST[:PORT]")
+@click.argument("address", metavar="HOST[:PORT]|ssh://HOST")
 @click.option("--key", default="", help="The key that the server was started with.")
 @click.option("--token-file", type=click.Path(allow_dash=True), help="File with the server's token, which is kept.")
 @click.option("--tls-ca", default="", type=click.Path(), metavar="FILE", help="Speak TLS, and trust this authority.")
@@ -56,7 +56,7 @@ def add(json_to: str | None, name: str, address: str, token_file: str | None, **
         )
     remotes = read_remotes()
     tls = {option: os.path.abspath(path) if path else "" for option, path in given.items() if option != "key"}
-    remote = Remote(str(parse_address(address)), given["key"], read_token_file(token_file) or "", **tls)
+    remote = Remote(str(parse_address(address, ssh=True)), given["key"], read_token_file(token_file) or "", **tls)
     write_remotes({**remotes, name: remote})
     if json_to is not None:
         print_json(remote.to_dict(name), json_to)

@@ -12,6 +12,7 @@ import socket
 import ssl
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -28,6 +29,7 @@ from portcall.rpc.client._reconnect import Opened, Reconnection
 from portcall.rpc.client._record import keep_frames
 from portcall.rpc.client._session import Session
 from portcall.rpc.client._socket import as_descriptor, open_socket, read_token
+from portcall.rpc.client._ssh import Tunnel
 from portcall.rpc.wire import _handshake
 from portcall.rpc.wire._address import Address, parse_address
 from portcall.rpc.wire._facts import FEATURES, MOST_SECONDS
@@ -83,7 +85,8 @@ def connect(
     """Open a session with a server of portcall or of TVM.
 
     Parameters:
-        url, port: ``"board.local"`` and 9090, ``"board.local:9090"``, ``"[::1]:9090"`` or ``"unix:/run/portcall"``.
+        url, port: ``"board.local"`` and 9090, ``"board.local:9090"``, ``"[::1]:9090"`` or ``"unix:/run/portcall"``;
+            for ``"ssh://user@board"`` the system's ssh starts a server there, which ends with the session.
         key: the key that the server was started with.
         timeout: seconds until the session must be open, the time in the server's queue included; None for no limit.
         session_timeout: seconds that the session may last, on the server's clock; 0 for the server's own limit.
@@ -169,13 +172,27 @@ def connect_without(
 
     ``stop`` ends that from another thread.
     """
-    address = parse_address(url, port)
+    address = parse_address(url, port, ssh=True)
     rare = options or ConnectOptions()
+    tunnel = Tunnel(address, timeout) if address.ssh else None
     how = Opening(
-        lambda: (address, key, tls), rare.name or str(address), read_token(token), session_timeout, constructor_args,
+        lambda: (tunnel.address() if tunnel else address, key, tls), rare.name or str(address),
+        "" if tunnel else read_token(token), session_timeout, constructor_args,
         rare.on_wait, rare.record, rare.heartbeat, features, stop,
     )  # fmt: skip
-    return open_session(how, timeout, call_timeout, rare.on_output, rare.reconnect, parallel)
+    if tunnel is None:
+        return open_session(how, timeout, call_timeout, rare.on_output, rare.reconnect, parallel)
+    if key or token or tls:
+        raise ValueError(f"{address} starts a server of its own: key=, token= and tls= are not for it")
+    try:
+        if stop:
+            stop.at_stop(tunnel.close)
+        session = open_session(how, timeout, call_timeout, rare.on_output, rare.reconnect, parallel)
+    except BaseException:
+        tunnel.close()
+        raise
+    session._at_close = weakref.finalize(session, tunnel.close)
+    return session
 
 
 Where = Callable[[], tuple[Address, str, TLSOptions | None]]

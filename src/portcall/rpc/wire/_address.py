@@ -1,25 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Addresses of servers: TCP and Unix sockets."""
+"""Addresses of servers: TCP and Unix sockets, and machines that ssh gets to."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
 from portcall.rpc.wire._facts import PORT
 
+# [user@]host[:port], which cannot be taken for an option of ssh.
+_WORD = r"[^\s/@:\[\]-][^\s/@:\[\]]*"
+_SSH = re.compile(rf"(?P<host>(?:{_WORD}@)?(?:\[[0-9A-Fa-f:.]+\]|{_WORD}))(?::(?P<port>\d+))?/?")
+
 
 @dataclass(frozen=True)
 class Address:
-    """Where a server listens: ``host:port``, ``[v6]:port`` or ``unix:/path``."""
+    """Where a server listens: ``host:port``, ``[v6]:port`` or ``unix:/path``; or where ``ssh`` starts one.
+
+    With ``ssh`` the host is ``[user@]host``, and the port that of ssh; 0 leaves it to ssh's own settings.
+    """
 
     host: str = ""
     port: int = 0
     path: str = ""
+    ssh: bool = False
 
     def __str__(self) -> str:
         if self.path:
             return f"unix:{self.path}"
+        if self.ssh:
+            user, at, host = self.host.rpartition("@")
+            host = f"[{host}]" if ":" in host else host
+            return f"ssh://{user}{at}{host}{f':{self.port}' if self.port else ''}"
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def to_dict(self) -> dict[str, Any]:
@@ -27,12 +40,14 @@ class Address:
         return {"host": self.host or f"unix:{self.path}", "port": self.port, "address": str(self)}
 
 
-def parse_address(text: str, port: int | None = None, *, default_port: int = PORT) -> Address:
+def parse_address(text: str, port: int | None = None, *, default_port: int = PORT, ssh: bool = False) -> Address:
     """Read an address in any of its forms; ``port`` is one that was given apart.
 
     Raises:
-        ValueError: an unknown form, or an invalid port.
+        ValueError: an unknown form, or an invalid port; or one for ssh, which is read only with ``ssh``.
     """
+    if ssh and text.startswith("ssh://"):
+        return _parse_ssh(text, port)
     if text.startswith("unix:"):
         return Address(path=text.removeprefix("unix:"))
     scheme, is_url, rest = text.partition("://")
@@ -54,3 +69,13 @@ def parse_address(text: str, port: int | None = None, *, default_port: int = POR
     if not number.isdecimal() or not host:
         raise ValueError(f"the address {text!r} is not of the form host:port, [v6]:port or unix:/path")
     return Address(host, int(number))
+
+
+def _parse_ssh(text: str, port: int | None) -> Address:
+    found = _SSH.fullmatch(text.removeprefix("ssh://"))
+    if not found:
+        raise ValueError(f"the address {text!r} is not of the form ssh://[user@]host[:port]")
+    number = port if port is not None else int(found["port"] or 0)
+    if not 0 <= number < 65536 or found["port"] == "0":
+        raise ValueError(f"invalid port {number} in the address {text!r} (must be 1-65535)")
+    return Address(re.sub(r"\[|\]", "", found["host"]), number, ssh=True)

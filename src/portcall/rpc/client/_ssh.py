@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A server behind the system's own ssh: it is started for a session, and ends with it. No port, no token.
+
+ssh carries a Unix socket of the other machine, in a folder of its own, to one in a folder of this machine. The server
+ends when ssh's standard input does there: when the session closes, this process ends, or the connection is lost.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import os
+import secrets
+import shlex
+import subprocess
+import tempfile
+import threading
+
+from portcall.errors import ConnectError
+from portcall.rpc.client._deadline import Deadline
+from portcall.rpc.wire._address import Address
+
+DEPLOYED = '"${XDG_DATA_HOME:-$HOME/.local/share}/portcall"'  # the folder of `portcall deploy`, for the shell there
+NO_SERVER = 69  # the script's exit code where there is none; EX_UNAVAILABLE
+LAST_LINES = 5  # of what ssh says that an error repeats
+_EXIT_TIMEOUT = 5.0  # seconds for ssh to end, once its input has
+
+# No quotation marks: it is one word in single ones, which every login shell reads in the same way.
+_SCRIPT = """
+umask 077
+if [ -x {deployed}/portcall-server ]; then set -- {deployed}/portcall-server
+elif command -v portcall-server >/dev/null; then set -- portcall-server
+elif command -v portcall >/dev/null; then set -- portcall serve
+elif [ -x "$HOME/.local/bin/portcall" ]; then set -- "$HOME/.local/bin/portcall" serve
+else exit {missing}
+fi
+mkdir {folder} || exit 1
+exec 3<&0
+"$@" --unix {folder}/s --silent </dev/null 3<&- &
+server=$!
+(cat <&3; kill $server) >/dev/null 2>&1 &
+exec 3<&- </dev/null
+wait $server
+code=$?
+rm -rf {folder}
+exit $code
+"""
+
+
+def ssh_command() -> list[str]:
+    """Return the words that start ssh: those of the variable PORTCALL_SSH, or ``ssh``."""
+    return shlex.split(os.environ.get("PORTCALL_SSH", "")) or ["ssh"]
+
+
+class Tunnel:
+    """A server on another machine, which is started by ssh when it is first asked for its address.
+
+    Parameters:
+        address: of the form ``ssh://[user@]host[:port]``.
+        timeout: seconds until it must listen; None for no limit.
+    """
+
+    def __init__(self, address: Address, timeout: float | None) -> None:
+        self._there = address
+        self._timeout = timeout
+        self._lock = threading.Lock()
+        self._ssh: subprocess.Popen[bytes] | None = None
+        self._folder = ""
+        self._closed = False
+        self._owner = os.getpid()
+
+    def address(self) -> Address:
+        """Return the Unix socket that leads to the server, which is started unless it runs.
+
+        Raises:
+            ConnectError: ssh cannot be started, did not get there, or found no server.
+            SessionTimeoutError: the server does not listen in time.
+        """
+        with self._lock:
+            if self._ssh is None or self._ssh.poll() is not None:
+                self._end()
+                self._start()
+            return Address(path=f"{self._folder}/s")
+
+    def close(self) -> None:
+        """End the server, and ssh."""
+        if os.getpid() != self._owner:  # a copy of the process that started it
+            return
+        self._closed = True
+        ssh = self._ssh
+        if ssh is not None and self._lock.locked():  # another thread waits for it to listen
+            ssh.kill()
+        with self._lock:
+            self._end()
+
+    def _start(self) -> None:
+        name = str(self._there)
+        deadline = Deadline(name, self._timeout, None)
+        deadline.wait_for("ssh")
+        self._folder = tempfile.mkdtemp(prefix="portcall-ssh-")
+        there = f"/tmp/portcall-ssh-{secrets.token_hex(16)}"
+        script = _SCRIPT.format(deployed=DEPLOYED, missing=NO_SERVER, folder=there)
+        # A connection of our own: one that others share would go on forwarding. No questions: nobody may be there.
+        options = ["-T", "-oBatchMode=yes", "-oControlPath=none", f"-L{self._folder}/s:{there}/s"]
+        port = [f"-p{self._there.port}"] if self._there.port else []
+        words = [*ssh_command(), *options, *port, self._there.host, f"exec sh -c '{script}'"]
+        try:
+            # A session of its own: Ctrl-C is for us, and we end it.
+            ssh = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                   start_new_session=True)  # fmt: skip
+        except OSError as error:
+            raise ConnectError(f"cannot start {words[0]}: {error.strerror}", peer=name, reason="no-ssh",
+                               hint="PORTCALL_SSH names the command") from None  # fmt: skip
+        self._ssh = ssh
+        said: collections.deque[str] = collections.deque(maxlen=LAST_LINES)
+        reader = threading.Thread(target=_keep_lines, args=(ssh, said), name="portcall-ssh", daemon=True)
+        reader.start()
+        late = threading.Event()
+
+        def give_up() -> None:
+            late.set()
+            ssh.kill()
+
+        timer = threading.Timer(deadline.remaining() or 0, give_up)
+        if self._timeout is not None:
+            timer.start()
+        try:
+            assert ssh.stdout is not None
+            line = b"" if self._closed else ssh.stdout.readline()
+        except BaseException:
+            self._end()
+            raise
+        finally:
+            timer.cancel()
+        if line.startswith(b"listening on") and not late.is_set():
+            return
+        self._end()
+        if late.is_set():
+            raise deadline.timeout_error()
+        reader.join(timeout=1)
+        raise explain(name, ssh.returncode, list(said))
+
+    def _end(self) -> None:
+        ssh, self._ssh = self._ssh, None
+        if ssh is not None:
+            assert ssh.stdin is not None
+            assert ssh.stdout is not None
+            ssh.stdin.close()
+            try:
+                ssh.wait(timeout=_EXIT_TIMEOUT)
+            except subprocess.TimeoutExpired:
+                ssh.kill()
+                ssh.wait()
+            ssh.stdout.close()
+        if self._folder:
+            with contextlib.suppress(OSError):
+                os.unlink(f"{self._folder}/s")
+            with contextlib.suppress(OSError):
+                os.rmdir(self._folder)
+            self._folder = ""
+
+
+def explain(name: str, code: int, said: list[str]) -> ConnectError:
+    """Return the error for a machine where ssh, or what it ran, ended with a code and these last lines."""
+    if code == NO_SERVER:
+        return ConnectError(f"{name} has no server of portcall", peer=name, reason="no-server",
+                            hint=f"portcall deploy {name.removeprefix('ssh://')}")  # fmt: skip
+    words = "; ".join(said) or f"it ended with code {code}"
+    if code == 255:  # of ssh itself
+        return ConnectError(f"ssh does not get to {name}: {words}", peer=name, reason="ssh",
+                            hint="does `ssh HOST true` work, without a question?")  # fmt: skip
+    return ConnectError(f"{name}: the server did not start: {words}", peer=name, reason="not-started")
+
+
+def _keep_lines(ssh: subprocess.Popen[bytes], said: collections.deque[str]) -> None:
+    """Read what ssh and the server say, to their end; keep the last lines."""
+    assert ssh.stderr is not None
+    with contextlib.suppress(OSError, ValueError), ssh.stderr:
+        for line in ssh.stderr:
+            said.append(line.decode(errors="replace").strip())
