@@ -6,6 +6,10 @@
 Times are seconds and sizes are bytes everywhere; text with units is made and read at the edges only.
 """
 
+from portcall.bench._baseline import Baseline as Baseline
+from portcall.bench._baseline import baseline as baseline
+from portcall.bench._baseline import check_many as check_many
+from portcall.bench._baseline import clock_then as clock_then
 from portcall.bench._compare import compare as compare
 from portcall.bench._comparison import Comparison as Comparison
 from portcall.bench._conditions import Finding as Finding
@@ -24,6 +28,7 @@ from portcall.bench._measure import measure as measure
 from portcall.bench._report import report as report
 from portcall.bench._result import BenchmarkResult as BenchmarkResult
 from portcall.bench._stored import headline_of as headline_of
+from portcall.bench._stored import is_result as is_result
 from portcall.bench._stored import read_results as read_results
 from portcall.bench._stored import title_of as title_of
 from portcall.bench._sustained import Sustained as Sustained

@@ -141,7 +141,9 @@ def _headline(result: Result) -> str:
         text += f". It ended early: {result['error'].get('message', '')}"
         kind = "bad" if kind == "bad" else "open"
     sign = {"good": "✓", "bad": "✗", "open": "?"}[kind]
-    return f'<p class="verdict {kind}"><span>{sign}</span> {escape(text)}</p>'
+    said = f'<p class="verdict {kind}"><span>{sign}</span> {escape(text)}</p>'
+    usual = part_of(result, "baseline").get("text")
+    return said + (f"<p>Beside earlier runs: {escape(str(usual))}</p>" if usual else "")
 
 
 def _findings(result: Result) -> Iterator[str]:
@@ -370,8 +372,8 @@ def _conditions(result: Result) -> Iterator[str]:
 
 
 def _facts(result: Result) -> Iterator[str]:
-    left_out = {"results_s", "conditions", "warnings", "verdict", "comparison", "profile", "schema", "title", "text",
-                "summary", "sustained", "latency", "error", *(f"{name}_s" for name in FIGURES)}  # fmt: skip
+    parts = ("conditions", "warnings", "verdict", "comparison", "baseline", "profile", "sustained", "latency", "error")
+    left_out = {*parts, "results_s", "schema", "title", "text", "summary", *(f"{name}_s" for name in FIGURES)}
     facts: list[tuple[str, object]] = []
     for name, value in result.items():
         if name in left_out or value in (None, "", [], {}):

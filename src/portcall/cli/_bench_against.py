@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Timer = Callable[[int], float]  # makes so many calls, and returns the seconds of all of them
 Opening = Callable[[], AbstractContextManager[tuple["Session", StatusLine]]]
 OpenRun = Callable[[dict[str, Any]], AbstractContextManager["Run"]]  # opens what words mean, to be timed
-WITH_THE_REST = ("sustained", "latency", "every", "cool", "repeat", "min_repeat_ms", "profile", "trace")
+WITH_THE_REST = ("sustained", "latency", "every", "cool", "repeat", "min_repeat_ms", "profile", "trace", "pyperf")
 
 
 def read_percent(ctx: click.Context, option: click.Parameter, text: str | None) -> float | None:
@@ -45,7 +45,8 @@ def read_percent(ctx: click.Context, option: click.Parameter, text: str | None) 
 def against_options(function: Decorated) -> Decorated:
     """Add the options of comparisons."""
     options = [
-        click.option("--against", metavar="FILE", help="Compare with this library or model, the old one."),
+        click.option("--against", multiple=True, metavar="FILE",
+                     help="Compare with this library or model, the old one; or with stored results: *.json, a folder."),
         click.option("--against-rpc", metavar="HOST:PORT", help="Compare with this server, another board."),
         click.option("--margin", metavar="P", callback=read_percent, help="A difference that does not matter  [1%]"),
         click.option("--runs", type=click.IntRange(min=6), help="Pairs of processes at most  [48]"),
@@ -94,14 +95,6 @@ class Compared:
             return SLOWER
         open_ = self.comparison.gate == "not settled" or (strict and not self.comparison.settled)
         return UNTRUSTED if open_ else 0
-
-    def annotation(self) -> str:
-        """Return the line from which GitHub's actions make an annotation; empty where nothing is wrong."""
-        if self.comparison.gate not in ("slower", "not settled"):
-            return ""
-        kind = "error" if self.comparison.gate == "slower" else "warning"
-        text = str(self).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-        return f"::{kind} title=portcall bench::{text}"
 
 
 def compare_sides(given: dict[str, Any], old: dict[str, Any], open_run: OpenRun) -> Compared:

@@ -75,6 +75,8 @@ def lines_of(result: Mapping[str, Any]) -> list[str]:
             for each in result.get("warnings", [])
             if isinstance(each, dict) and not each.get("note")
         ]
+    if isinstance(result.get("baseline"), dict):
+        lines.append(str(result["baseline"].get("text")))
     if isinstance(result.get("error"), dict):
         lines.append(f"it ended early: {result['error'].get('message')}")
     return lines

@@ -9,15 +9,18 @@ import platform
 import shlex
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 import portcall
-from portcall.bench import BenchmarkResult, Latency, Measurement, Sustained, format_duration, reader
+from portcall.bench import BenchmarkResult, Latency, Measurement, Sustained, format_duration, reader, title_of
 from portcall.cli._bench_against import against_options, compare_sides, is_comparison, report_error
+from portcall.cli._bench_export import annotation, write_junit, write_pyperf
 from portcall.cli._bench_report import WORD, write_page
 from portcall.cli._bench_report import command as report_command
+from portcall.cli._bench_stored import compare_stored, show_stored, stored_code, stored_side
 from portcall.cli._bench_trace import write_trace
 from portcall.cli._bench_ways import Run, check_ways, measure_at, way_options
 from portcall.cli._call import (
@@ -34,7 +37,7 @@ from portcall.cli._call import (
     open_place,
 )
 from portcall.cli._command import Command
-from portcall.cli._errors import UNTRUSTED, explain
+from portcall.cli._errors import UNTRUSTED, CommandError, explain
 from portcall.cli._graph_report import origins_of, words_of
 from portcall.cli._model import model_options, open_model
 from portcall.cli._onnx import compiled, fix_options, target_option
@@ -103,6 +106,8 @@ class BenchCommand(Command):
 @click.option("--profile", is_flag=True, help="Show where the time of a model goes, kernel by kernel.")
 @click.option("--trace", type=click.Path(dir_okay=False), help="Write a model's nodes as a trace for ui.perfetto.dev.")
 @click.option("--html", type=click.Path(dir_okay=False), metavar="FILE", help="Write a report, a page in one file.")
+@click.option("--junit", type=click.Path(dir_okay=False), metavar="FILE", help="Write the answer as a test of JUnit.")
+@click.option("--pyperf", type=click.Path(dir_okay=False), metavar="FILE", help="Write the windows as pyperf's JSON.")
 @click.option("--strict", is_flag=True, help="Exit with 6 when anything makes the numbers doubtful.")
 @click.pass_context
 def command(ctx: click.Context, /, json_to: str | None, strict: bool, **given: Any) -> None:
@@ -121,7 +126,8 @@ def command(ctx: click.Context, /, json_to: str | None, strict: bool, **given: A
     A profile and a trace are of one run of the model, after the others, with each node's device waited for.
     """
     check_ways(given)
-    if is_comparison(given):
+    stored = stored_side(given)
+    if stored is None and is_comparison(given):
         compare_two(ctx, given, json_to, strict)
         return
     prepare(given)
@@ -129,26 +135,33 @@ def command(ctx: click.Context, /, json_to: str | None, strict: bool, **given: A
     measurement, subject, place = timed.measurement, timed.subject, timed.subject.place
     counts, verdict = measurement.counts, measurement.verdict
     problem = explain(measurement.error, "bench") if measurement.error else None
-    report = {}
-    if json_to is not None or given["html"]:
-        report = {
-            "schema": SCHEMA,
-            "title": f"{subject.text} on {place.name}",
-            **({"summary": measurement.words()} if isinstance(measurement, (Latency, Sustained)) else {}),
-            **subject.facts,
-            "device": given["device"],
-            "seed": given["seed"],
-            "number": counts.number,
-            "repeat": counts.repeat,
-            "min_repeat_ms": given["min_repeat_ms"],
-            **measurement.to_dict(),
-            "environment": environment(ctx),
-            **({"profile": timed.profile.to_dict()} if timed.profile and given["profile"] else {}),
-            **place.facts(),
-            **({"error": problem.to_dict()["error"]} if problem else {}),
-        }
-    if given["html"]:
-        write_page([report], given["html"])
+    report: dict[str, Any] = {
+        "schema": SCHEMA,
+        "title": f"{subject.text} on {place.name}",
+        **({"summary": measurement.words()} if isinstance(measurement, (Latency, Sustained)) else {}),
+        **subject.facts,
+        "device": given["device"],
+        "seed": given["seed"],
+        "number": counts.number,
+        "repeat": counts.repeat,
+        "min_repeat_ms": given["min_repeat_ms"],
+        **measurement.to_dict(),
+        "environment": environment(ctx),
+        **({"profile": timed.profile.to_dict()} if timed.profile and given["profile"] else {}),
+        **place.facts(),
+    }
+    usual = None
+    if stored is not None:
+        try:
+            usual = compare_stored(report, stored, given)
+            report["baseline"] = {**usual.to_dict(), "text": str(usual)}
+        except CommandError as error:  # what was measured is kept
+            problem = problem or explain(error, "bench")
+    if problem:
+        report["error"] = problem.to_dict()["error"]
+    untrusted = UNTRUSTED if strict and not verdict.ok else 0
+    code = problem.exit_code if problem else (usual and stored_code(usual)) or untrusted
+    write_forms(given, report, measurement.result.median, str(usual or verdict), code)
     if json_to is not None:
         print_json(report, json_to)
     else:
@@ -165,11 +178,28 @@ def command(ctx: click.Context, /, json_to: str | None, strict: bool, **given: A
             print_line(f"report: {given['html']}")
         place.show("all runs")
         show_verdict(verdict)
+        if usual and stored:
+            show_stored(usual, report, stored)
+    annotate(usual.gate if usual else None, str(usual), json_to)
     if problem:
         print_problem(problem)
-        ctx.exit(problem.exit_code)
-    if strict and not verdict.ok:
-        ctx.exit(UNTRUSTED)
+    ctx.exit(code)
+
+
+def write_forms(given: dict[str, Any], report: dict[str, Any], seconds: float, text: str, code: int) -> None:
+    """Write the files that were asked for: a report, and what other programs read."""
+    if given["html"]:
+        write_page([report], given["html"])
+    if given["junit"]:
+        write_junit(given["junit"], title_of(report), seconds, text, bool(code))
+    if given["pyperf"]:
+        write_pyperf(given["pyperf"], report)
+
+
+def annotate(gate: str | None, text: str, json_to: str | None) -> None:
+    """Print what GitHub's actions show beside a change, where they run and a gate failed."""
+    if os.environ.get("GITHUB_ACTIONS") and (line := annotation(gate, text)):
+        click.echo(line, err=json_to == "-")
 
 
 def prepare(given: dict[str, Any]) -> None:
@@ -197,19 +227,18 @@ def compare_two(ctx: click.Context, given: dict[str, Any], json_to: str | None, 
         "schema": SCHEMA, **compared.to_dict(), "text": str(compared), "environment": environment(ctx),
         **({"error": problem.to_dict()["error"]} if problem else {}),
     }  # fmt: skip
-    if given["html"]:
-        write_page([report], given["html"])
+    code = problem.exit_code if problem else compared.exit_code(strict)
+    write_forms({**given, "pyperf": None}, report, compared.comparison.seconds[0], str(compared), code)
     if json_to is not None:
         print_json(report, json_to)
     else:
         print_line(str(compared))
         if given["html"]:
             print_line(f"report: {given['html']}")
-    if os.environ.get("GITHUB_ACTIONS") and (line := compared.annotation()):
-        click.echo(line, err=json_to == "-")
+    annotate(compared.comparison.gate, str(compared), json_to)
     if problem:
         print_problem(problem)
-    ctx.exit(problem.exit_code if problem else compared.exit_code(strict))
+    ctx.exit(code)
 
 
 @dataclass(frozen=True)
@@ -362,7 +391,17 @@ def environment(ctx: click.Context) -> dict[str, object]:
         "python": platform.python_version(),
         "system": platform.platform(),
         "machine": platform.machine(),
+        "processor": processor(),
         "cpus": os.cpu_count(),
         "cpus_allowed": len(os.sched_getaffinity(0)),
         "load": os.getloadavg()[0],
     }
+
+
+def processor() -> str:
+    """Return what the system calls this machine's processor; an empty text where it does not say."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return ""
