@@ -19,7 +19,7 @@ TEXTS = ["\ud800", "a\udfffb", "\x00", "\x1b[2J", "a\r\nb", "\u202e", "x" * 1001
 VALUES: list[Any] = [*TEXTS, -1, 0, 1e308, 10**400, True, None, [], {}, [[]] * 50, {"a": {"b": []}}, "\ud800" * 100]
 COMMANDS = ["request", "wait", "renew", "release", "extend", "check", "checked", "session", "kick", "lease", "status",
             "history", "drain", "undrain", "maintain", "good", "quarantine", "retire", "register", "next", "report",
-            "leave", "token-make", "token-revoke", "pair", "redeem", "\ud800", ""]  # fmt: skip
+            "leave", "keep", "token-make", "token-revoke", "pair", "redeem", "\ud800", ""]  # fmt: skip
 FIELDS = ["want", "secret", "class", "priority", "ttl", "limit", "wait", "hold", "seen", "lease", "place", "why",
           "seconds", "keys", "tags", "instance", "host", "port", "fence", "sessions", "patience", "agent", "done",
           "for", "role", "days", "token-of", "code", "job", "user", "of"]  # fmt: skip

@@ -101,8 +101,8 @@ def test_executor_tries_a_task_again_after_it_was_shut_down(functions: str, tmp_
 
 def test_executor_measure_builds_on_one_and_measures_on_another() -> None:
     with concurrent.futures.ThreadPoolExecutor(2) as boards, concurrent.futures.ThreadPoolExecutor(2) as builders:
-        for more in ({}, {"builders": builders}):
-            got = measure([3, 1, 2], lambda built: built + 1, executor=boards, build=lambda c: c * 10, **more)
+        for given in (None, builders):
+            got = measure([3, 1, 2], lambda b: b + 1, executor=boards, build=lambda c: c * 10, builders=given)
             assert got == [31, 11, 21]
         assert measure([3, 1], str, executor=boards) == ["3", "1"]
 

@@ -241,7 +241,14 @@ def test_status_shows_an_unclaimed_lease_as_offered(farm: RunningFarm) -> None:
 
 @pytest.mark.parametrize(
     ("do", "more"),
-    [("renew", {}), ("extend", {"seconds": 5}), ("session", {}), ("kick", {"why": "x"}), ("checked", {})],
+    [
+        ("renew", {}),
+        ("extend", {"seconds": 5}),
+        ("session", {}),
+        ("kick", {"why": "x"}),
+        ("checked", {}),
+        ("keep", {"job": "f", "seconds": 1}),
+    ],
 )
 def test_command_for_a_lease_whose_time_is_over_just_now_says_so(
     farm: RunningFarm, do: str, more: dict[str, Any]

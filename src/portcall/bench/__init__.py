@@ -10,6 +10,7 @@ from portcall.bench._baseline import Baseline as Baseline
 from portcall.bench._baseline import baseline as baseline
 from portcall.bench._baseline import check_many as check_many
 from portcall.bench._baseline import clock_then as clock_then
+from portcall.bench._chart import Chart as Chart
 from portcall.bench._compare import compare as compare
 from portcall.bench._comparison import Comparison as Comparison
 from portcall.bench._conditions import Finding as Finding

@@ -18,6 +18,7 @@ import portcall
 from portcall.bench import BenchmarkResult, Latency, Measurement, Sustained, format_duration, reader, title_of
 from portcall.cli._bench_against import against_options, compare_sides, is_comparison, report_error
 from portcall.cli._bench_export import annotation, write_junit, write_pyperf
+from portcall.cli._bench_keep import open_kept
 from portcall.cli._bench_report import WORD, write_page
 from portcall.cli._bench_report import command as report_command
 from portcall.cli._bench_stored import compare_stored, show_stored, stored_code, stored_side
@@ -42,12 +43,14 @@ from portcall.cli._graph_report import origins_of, words_of
 from portcall.cli._model import model_options, open_model
 from portcall.cli._onnx import compiled, fix_options, target_option
 from portcall.cli._output import console, print_json, print_line, print_problem, print_warning, table
+from portcall.errors import FarmError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from portcall.bench import Verdict
+    from portcall.farm import Lease
     from portcall.graph import KernelProfile, Profile
     from portcall.vm import Profile as CallProfile
     from portcall.vm import ProfileRow
@@ -108,6 +111,7 @@ class BenchCommand(Command):
 @click.option("--html", type=click.Path(dir_okay=False), metavar="FILE", help="Write a report, a page in one file.")
 @click.option("--junit", type=click.Path(dir_okay=False), metavar="FILE", help="Write the answer as a test of JUnit.")
 @click.option("--pyperf", type=click.Path(dir_okay=False), metavar="FILE", help="Write the windows as pyperf's JSON.")
+@click.option("--keep", is_flag=True, help="With --farm: keep the figure in the farm's history, for the place's page.")
 @click.option("--strict", is_flag=True, help="Exit with 6 when anything makes the numbers doubtful.")
 @click.pass_context
 def command(ctx: click.Context, /, json_to: str | None, strict: bool, **given: Any) -> None:
@@ -131,10 +135,14 @@ def command(ctx: click.Context, /, json_to: str | None, strict: bool, **given: A
         compare_two(ctx, given, json_to, strict)
         return
     prepare(given)
-    timed = bench(ctx, given)
+    with contextlib.ExitStack() as stack:
+        lease = open_kept(given, stack) if given["keep"] else None
+        timed = bench(ctx, given)
+        unkept = keep_figure(lease, timed) if lease else None
     measurement, subject, place = timed.measurement, timed.subject, timed.subject.place
     counts, verdict = measurement.counts, measurement.verdict
-    problem = explain(measurement.error, "bench") if measurement.error else None
+    error = measurement.error or unkept
+    problem = explain(error, "bench") if error else None
     report: dict[str, Any] = {
         "schema": SCHEMA,
         "title": f"{subject.text} on {place.name}",
@@ -200,6 +208,16 @@ def annotate(gate: str | None, text: str, json_to: str | None) -> None:
     """Print what GitHub's actions show beside a change, where they run and a gate failed."""
     if os.environ.get("GITHUB_ACTIONS") and (line := annotation(gate, text)):
         click.echo(line, err=json_to == "-")
+
+
+def keep_figure(lease: Lease, timed: Timed) -> FarmError | None:
+    """Keep a figure in the history of a farm; return why it was not."""
+    verdict = timed.measurement.verdict
+    try:
+        lease.keep(timed.subject.text, verdict.median, verdict.interval, verdict.ok and not timed.measurement.error)
+    except FarmError as error:
+        return error
+    return None
 
 
 def prepare(given: dict[str, Any]) -> None:

@@ -23,7 +23,7 @@ Role = Literal["viewer", "user", "agent", "operator", "admin"]
 ROLES: tuple[Role, ...] = ("viewer", "user", "agent", "operator", "admin")
 
 _SEES = {"status", "history", "who", "lease"}
-_USES = {*_SEES, "request", "wait", "renew", "release", "extend", "session"}
+_USES = {*_SEES, "request", "wait", "renew", "release", "extend", "session", "keep"}
 _RUNS = {*_USES, "kick", "drain", "undrain", "maintain", "quarantine", "good", "retire", "check", "checked"}
 _SERVES = {"register", "next", "report", "leave"}
 RIGHTS: dict[Role, frozenset[str]] = {

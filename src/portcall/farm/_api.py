@@ -43,8 +43,8 @@ class Api:
         self._tokens = tokens = Tokens(hub, access, self.views)
         self._commands: dict[str, Callable[[Command, Token], _Answer]] = {
             "request": leases.request, "check": leases.check, "wait": leases.wait, "session": leases.session,
-            "renew": leases.renew, "extend": leases.extend, "checked": leases.checked, "release": leases.release,
-            "kick": leases.kick, "lease": leases.show,
+            "renew": leases.renew, "extend": leases.extend, "checked": leases.checked,
+            "keep": leases.keep, "release": leases.release, "kick": leases.kick, "lease": leases.show,
             "drain": places.change, "undrain": places.change, "maintain": places.change, "good": places.change,
             "quarantine": places.change, "retire": places.change, "hand-over": places.hand_over,
             "register": agents.register, "next": agents.next, "report": agents.take_reports, "leave": agents.leave,

@@ -6,12 +6,14 @@ from __future__ import annotations
 import collections
 import concurrent.futures
 import contextlib
+import math
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from portcall import errors
+from portcall.bench import Measurement
 from portcall.rpc.client._farm import Farm, Lease
 
 _LOST = (errors.SessionBrokenError, errors.SessionTimeoutError, errors.ConnectError, errors.RemoteCrashError)
@@ -174,7 +176,7 @@ class Executor(concurrent.futures.Executor):
 
 def measure(
     candidates: Iterable[Any], work: Callable[..., Any], *, executor: concurrent.futures.Executor,
-    build: Callable[..., Any] | None = None, builders: concurrent.futures.Executor | None = None,
+    build: Callable[..., Any] | None = None, builders: concurrent.futures.Executor | None = None, again: int = 2,
 ) -> list[Any]:  # fmt: skip
     """Build candidates on one executor while another measures those that are built; return the results in order.
 
@@ -184,9 +186,14 @@ def measure(
         executor: measures: an ``Executor`` of a farm, or any other of the standard kind.
         build: makes what is measured of a candidate.
         builders: where ``build`` runs, such as ``distributed.Client.get_executor()``; by default in threads.
+        again: where ``work`` returns what ``portcall.bench.measure`` does, how often a candidate is measured again
+            whose figure cannot be trusted, on whichever board is free. Of several the first that can be is returned,
+            else the one whose interval is the narrowest.
     """
     if build is None:
-        return [future.result() for future in [executor.submit(work, candidate) for candidate in candidates]]
+        ready = list(candidates)
+        results = [future.result() for future in [executor.submit(work, candidate) for candidate in ready]]
+        return _settled(results, ready, work, executor, again)
     with contextlib.ExitStack() as stack:
         pool = builders or stack.enter_context(concurrent.futures.ThreadPoolExecutor())
         built = [pool.submit(build, candidate) for candidate in candidates]
@@ -195,4 +202,33 @@ def measure(
             numbers[id(future)]: executor.submit(work, future.result())
             for future in concurrent.futures.as_completed(built)
         }
-        return [measured[number].result() for number in range(len(built))]
+        results = [measured[number].result() for number in range(len(built))]
+    return _settled(results, [future.result() for future in built], work, executor, again)
+
+
+def _settled(
+    results: list[Any], ready: list[Any], work: Callable[..., Any], executor: concurrent.futures.Executor, again: int
+) -> list[Any]:
+    """Measure again what cannot be trusted, a few times; return the better figures."""
+    for _ in range(again):
+        doubtful = [number for number, result in enumerate(results) if _is_doubtful(result)]
+        for number, future in [(number, executor.submit(work, ready[number])) for number in doubtful]:
+            if future.exception() is None:  # else the figure that is there is the best that there is
+                results[number] = _better(results[number], future.result())
+    return results
+
+
+def _is_doubtful(result: Any) -> bool:
+    return isinstance(result, Measurement) and not result.verdict.ok
+
+
+def _better(old: Measurement, new: Any) -> Any:
+    if not isinstance(new, Measurement) or new.verdict.ok:
+        return new
+    return min(old, new, key=_width)
+
+
+def _width(measured: Measurement) -> float:
+    """Return how wide the interval of a figure is, in parts of the figure."""
+    low, high = measured.verdict.interval
+    return (high - low) / measured.verdict.median if measured.verdict.median else math.inf

@@ -26,6 +26,7 @@ from portcall.farm._dashboard import Dashboard
 from portcall.farm._day_page import Shown
 from portcall.farm._device_page import add_device_page
 from portcall.farm._figures import Figures
+from portcall.farm._kept import curves
 from portcall.farm._model import Event
 from portcall.farm._news import News
 from portcall.farm._page_style import HEADERS
@@ -37,6 +38,7 @@ _REFRESH = 0.5  # seconds between two pictures of the farm on a page
 _QUIET = 10.0  # seconds after which a page hears that the farm is there, though nothing happened
 _MOST_EVENTS = 100_000
 _SHOWN_EVENTS = 50  # on a page
+_KEPT_EVENTS = 1000  # of a place, among which its figures are looked for
 _MOST_LIVE = 20  # live pages of one viewer
 _CHANGES = ("drain", "undrain", "quarantine", "maintain", "good")  # of a place
 _WITH_WHY = ("quarantine", "maintain")  # which people read, as of the command line
@@ -243,7 +245,8 @@ class Pages:
         may = {do: caller.may(do) for do in (*_CHANGES, "kick")} | {"release": self._may_release(caller, place)}
         shown = Shown(day, [id], hub.now())
         tls = " --tls-ca farm.crt" * request.secure
-        main = _page.place_page(place, hub.now(), shown, _farm_of(request), tls, may)
+        kept = await hub.history(place=id, limit=_KEPT_EVENTS)
+        main = _page.place_page(place, hub.now(), shown, _farm_of(request), tls, may) + curves(kept)
         return self._page(caller, token, f"{id}: portcall farm", main + history)
 
     async def lease(self, request: web.Request) -> web.Response:

@@ -17,6 +17,7 @@ from portcall.farm._access import Access, Token
 from portcall.farm._agents import Agents
 from portcall.farm._command import HOLD, ApiError, Command, check_keys
 from portcall.farm._hub import Hub
+from portcall.farm._kept import KEPT, Figure
 from portcall.farm._model import CLASSES, Effect, Lease
 from portcall.farm._news import NewsOf
 from portcall.farm._places import Places
@@ -228,6 +229,18 @@ class Leases:
             _check_lasts(lease)
             failed = state.checked(lease.id, job, seconds, why, tolerance)
         return {"failed": failed}
+
+    def keep(self, command: Command, caller: Token) -> dict[str, Any]:
+        """Keep a figure that was measured in a lease."""
+        lease = self.find(command, caller)
+        if lease.state != "active":
+            raise ApiError(f"the lease {lease.id} has no place", "invalid")
+        seconds, low, high = (command.number(name, 0, 0, 1e9) for name in ("seconds", "low", "high"))
+        figure = Figure(command.said("job"), seconds, low, high, bool(command.number("ok", 0, 0, 1)))
+        with self._hub.turn() as state:
+            _check_lasts(lease)
+            state.note(KEPT, place=lease.place, lease=lease.id, user=lease.user, detail=str(figure))
+        return {}
 
     # ---- Its end ----
 

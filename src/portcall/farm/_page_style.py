@@ -76,6 +76,11 @@ div.day { padding: .7rem 1rem } div.day svg { height: 2rem }
 .actions form { display: inline-flex; margin: 0 .5rem 0 0 }
 .actions > form:first-child { margin: 0 .5rem 0 0 }
 .actions > form:has(input) { display: flex; margin: .6rem 0 0 } .actions { max-width: none }
+.curve { padding: .5rem .8rem; margin: .5rem 0; max-width: 44rem } .curve p { margin: 0; overflow-wrap: anywhere }
+.curve svg { display: block; width: 100%; height: auto } .curve text { fill: var(--dim); font-size: 12px }
+.curve .m { text-anchor: middle } .curve .e { text-anchor: end } .curve path { fill: none; stroke-linecap: round }
+.curve .g, .curve .ci { stroke: var(--line) } .curve .ci { stroke-width: 4 } .curve .l { stroke: var(--used) }
+.curve .d, .curve .d2 { stroke: var(--link); stroke-width: 7 } .curve .d2 { stroke: var(--warn) }
 .pages { display: flex; gap: 1.1rem } .stale main { opacity: .5 }
 @media (max-width: 640px) {
   body { padding: .7rem .8rem 2rem } header .who { margin-left: 0 }

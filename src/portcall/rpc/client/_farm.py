@@ -454,6 +454,19 @@ class Lease:
         """
         return str(self._ask("checked", job=job, seconds=seconds, why=why, tolerance=tolerance)["failed"])
 
+    def keep(self, job: str, seconds: float, interval: tuple[float, float], ok: bool) -> None:
+        """Keep a figure in the farm's history, which its page draws as a curve.
+
+        Args:
+            job: what was measured; figures of the same words are one curve.
+            seconds: of a call; ``interval``: where that lies.
+            ok: it can be trusted.
+
+        Raises:
+            FarmError: the lease is over, or the farm is older than this command.
+        """
+        self._ask("keep", job=job, seconds=seconds, low=interval[0], high=interval[1], ok=int(ok))
+
     def _ask(self, what: str, **fields: Any) -> dict[str, Any]:
         if self._over:
             raise FarmError(f"the lease of {self.place} is over: {self._over}", peer=self._farm.address, reason="ended")
