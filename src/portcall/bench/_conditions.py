@@ -10,14 +10,16 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Protocol
 
 from portcall import _core
+from portcall.bench._energy import Meter
 from portcall.bench._units import format_duration
 from portcall.errors import FunctionNotFoundError, RemoteError
 
 FUNCTION = "portcall.rpc.conditions"
+ROOT = "/"  # of the sensors' files
 WAITED, ASLEEP, STOLEN = 0.02, 0.02, 0.01  # shares of the time above which they are told
 CLOCK = 1.03  # the chain of multiplications takes so many times as long
 OTHERS = 0.02  # share of the time that other threads of the process worked, above which ours may wait for them
@@ -61,6 +63,8 @@ class Reading:
         temperature_c, critical_c: the hottest zone, and where the machine turns itself off.
         throttles, cooling, undervoltage: how often heat or power slowed cores; states of coolers; alarms. All added up.
         swap_in: pages that were read from swap.
+        energy_j: what sensors counted since the first reading of a measurement; energy_from: their names. This machine
+            only: servers do not tell.
         cpus, cpus_allowed: processors that are on, and that the process may use; memory_bytes: of the machine.
     """
 
@@ -87,6 +91,8 @@ class Reading:
     cooling: int | None = None
     undervoltage: int | None = None
     swap_in: int | None = None
+    energy_j: float | None = None
+    energy_from: list[str] = field(default_factory=list)
     cpus: int | None = None
     cpus_allowed: int | None = None
     memory_bytes: int | None = None
@@ -107,8 +113,8 @@ class Reading:
         kept: dict[str, Any] = {}
         for each in fields(cls):
             value = given.get(each.name)
-            if each.name in ("governor", "clock_hz"):
-                kind = str if each.name == "governor" else int
+            if each.name in ("governor", "clock_hz", "energy_from"):
+                kind = int if each.name == "clock_hz" else str
                 if isinstance(value, list) and all(type(item) is kind for item in value):
                     kept[each.name] = value
             elif type(value) in (int, float):
@@ -136,9 +142,14 @@ def reader(session: Session | None = None) -> Reader:
     except (FunctionNotFoundError, RemoteError):
         return lambda: None
 
+    meter = Meter(ROOT) if session is None else None
+
     def read() -> Reading | None:
         try:
-            return Reading.from_json(ask(True)) if ask else None
+            reading = Reading.from_json(ask(True)) if ask else None
+            if reading is None or meter is None or (joules := meter.read()) is None:
+                return reading
+            return replace(reading, energy_j=joules, energy_from=meter.names)
         except (RemoteError, ValueError, TypeError):
             return None
 

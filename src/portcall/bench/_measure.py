@@ -47,6 +47,25 @@ class Measurement:
         peaks = [each.peak_bytes for each in self.conditions if each.peak_bytes is not None]
         return max(peaks, default=None)
 
+    @property
+    def watts(self) -> float | None:
+        """Mean power between the readings, of all that the sensors count; None where there is no sensor."""
+        readings = [each for each in self.conditions if each.energy_j is not None and each.time_ns is not None]
+        if len(readings) < 2 or readings[0].time_ns == readings[-1].time_ns:
+            return None
+        seconds = ((readings[-1].time_ns or 0) - (readings[0].time_ns or 0)) * 1e-9
+        return ((readings[-1].energy_j or 0) - (readings[0].energy_j or 0)) / seconds
+
+    @property
+    def joules(self) -> float | None:
+        """Energy of a call: the mean power times the median of its time; None where there is no sensor."""
+        return None if self.watts is None else self.watts * self.result.median
+
+    def energy(self) -> dict[str, Any]:
+        """Return power, energy of a call, and the sensors that tell them, ready for JSON."""
+        sensors = self.conditions[-1].energy_from if self.conditions else []
+        return {"joules_per_call": self.joules, "watts": self.watts, "sensors": sensors}
+
     def to_dict(self) -> dict[str, Any]:
         """Return what was measured, in seconds and bytes, ready for JSON."""
         before = itertools.accumulate((each.windows for each in self.intervals), initial=0)
@@ -58,6 +77,7 @@ class Measurement:
                 for reading, windows in zip(self.conditions, before, strict=False)
             ],
             "memory_peak_bytes": self.peak_bytes,
+            "energy": self.energy(),
             "warnings": [finding.to_dict() for finding in self.verdict.findings],
         }
 

@@ -170,8 +170,8 @@ def _figures(result: Result) -> Iterator[str]:
         shown.insert(2, ("95 % interval", f"{format_duration(ends[0])} to {format_duration(ends[1])}"))
     if (peak := number_of(result, "memory_peak_bytes")) is not None:
         shown.append(("most memory", format_size(int(peak))))
-    if (joules := number_of(part_of(result, "energy"), "joules_per_call")) is not None:
-        shown.append(("energy of a call", f"{joules:.3g} J"))
+    joules = number_of(part_of(result, "energy"), "joules_per_call")
+    shown.append(("energy of a call", "no sensor" if joules is None else f"{joules:.3g} J"))
     if isinstance(found := result.get("sustained"), dict):
         shown += [(name, format_duration(s)) for name in ("burst", "sustained")
                   if (s := number_of(found, f"{name}_s")) is not None]  # fmt: skip
@@ -275,10 +275,14 @@ def _curves(
             if (degrees := number_of(each, "temperature_c")) is not None]  # fmt: skip
     if len(heat) > 1:
         yield "Temperature", heat, "{:.0f} °C".format
-    watts = [(t, power) for t, each in zip(times, readings, strict=True)
-             if (power := number_of(each, "power_w")) is not None]  # fmt: skip
-    if len(watts) > 1:
-        yield "Power", watts, "{:.3g} W".format
+    power = [
+        (t, (after - before) / (t - s))
+        for (s, a), (t, b) in itertools.pairwise(zip(times, readings, strict=True))
+        if t > s and (before := number_of(a, "energy_j")) is not None
+        and (after := number_of(b, "energy_j")) is not None
+    ]  # fmt: skip
+    if len(power) > 1:
+        yield "Power", power, "{:.3g} W".format
     waited = [
         (t, (after - before) * 1e-9 / (t - s))
         for (s, a), (t, b) in itertools.pairwise(zip(times, readings, strict=True))
@@ -372,7 +376,18 @@ def _conditions(result: Result) -> Iterator[str]:
 
 
 def _facts(result: Result) -> Iterator[str]:
-    parts = ("conditions", "warnings", "verdict", "comparison", "baseline", "profile", "sustained", "latency", "error")
+    parts = (
+        "conditions",
+        "energy",
+        "warnings",
+        "verdict",
+        "comparison",
+        "baseline",
+        "profile",
+        "sustained",
+        "latency",
+        "error",
+    )
     left_out = {*parts, "results_s", "schema", "title", "text", "summary", *(f"{name}_s" for name in FIGURES)}
     facts: list[tuple[str, object]] = []
     for name, value in result.items():

@@ -111,6 +111,7 @@ class BenchCommand(Command):
 @click.option("--html", type=click.Path(dir_okay=False), metavar="FILE", help="Write a report, a page in one file.")
 @click.option("--junit", type=click.Path(dir_okay=False), metavar="FILE", help="Write the answer as a test of JUnit.")
 @click.option("--pyperf", type=click.Path(dir_okay=False), metavar="FILE", help="Write the windows as pyperf's JSON.")
+@click.option("--energy", is_flag=True, help="Say how many joules a call takes, where a sensor here tells.")
 @click.option("--keep", is_flag=True, help="With --farm: keep the figure in the farm's history, for the place's page.")
 @click.option("--strict", is_flag=True, help="Exit with 6 when anything makes the numbers doubtful.")
 @click.pass_context
@@ -178,6 +179,8 @@ def command(ctx: click.Context, /, json_to: str | None, strict: bool, **given: A
         print_line(str(measurement.result))
         if isinstance(measurement, (Latency, Sustained)):
             print_line(measurement.words())
+        if given["energy"]:
+            print_line(energy_words(measurement))
         if timed.profile and given["profile"]:
             show_profile(timed.profile, subject.origins)
         if given["trace"] and timed.profile:
@@ -208,6 +211,14 @@ def annotate(gate: str | None, text: str, json_to: str | None) -> None:
     """Print what GitHub's actions show beside a change, where they run and a gate failed."""
     if os.environ.get("GITHUB_ACTIONS") and (line := annotation(gate, text)):
         click.echo(line, err=json_to == "-")
+
+
+def energy_words(measurement: Measurement) -> str:
+    """Return what a call costs in a line."""
+    joules, watts = measurement.joules, measurement.watts
+    if joules is None or watts is None:
+        return "energy: no sensor"
+    return f"energy: {joules:.3g} J a call, {watts:.3g} W ({', '.join(measurement.conditions[-1].energy_from)})"
 
 
 def keep_figure(lease: Lease, timed: Timed) -> FarmError | None:
