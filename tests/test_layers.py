@@ -157,7 +157,7 @@ HOUSE = [
         "_command _progress",
         "_devices _isolate _remote _graph_report _onnx _onnx_report _vm_arguments _vm_report",
         "_call _farm_check _farm_start _params_report _stubs",
-        "_bench_export _bench_report _bench_trace _bench_ways",
+        "_bench_cool _bench_export _bench_report _bench_trace _bench_ways",
         "_bench_against _bench_keep _bench_stored",
         "_model",
         "bench board bundle compile config demo doctor farm help inspect remote run serve stubs verify version",

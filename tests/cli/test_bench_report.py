@@ -7,9 +7,11 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from click.testing import Result
 
-from portcall.bench import Reading, read_results
+from portcall.bench import Cooled, Finding, Reading, read_results
+from portcall.cli import _bench_cool
 from portcall.cli._bench_trace import counters
 
 Invoke = Callable[..., Result]
@@ -55,3 +57,23 @@ def test_trace_has_counters_of_the_machine() -> None:
     assert {each["ph"] for each in events} == {"C"}
     assert values == [(0, 50), (1000, 51), (0, 1000), (1000, 500), (0, 25), (1000, 25)]
     assert counters(Reading(), Reading(), 0.001) == []
+
+
+@pytest.mark.parametrize(("reached", "code"), [(True, 0), (False, 6)])
+def test_bench_cool_ends_with_whether_the_machine_is_cool(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch, reached: bool, code: int
+) -> None:
+    asked = []
+
+    def cool(limit: float, *, place: str, **options: object) -> Cooled:
+        asked.append((limit, place))
+        return Cooled(reached, 3.0, None if reached else Finding("hot", "it is hot", "wait"))
+
+    monkeypatch.setattr(_bench_cool, "cool", cool)
+    monkeypatch.setenv("PORTCALL_PLACE", "b1")
+    shown = invoke("bench", "cool", "2m", "--json")
+    assert shown.exit_code == code
+    assert json.loads(shown.stdout)["cool"] == reached
+    assert invoke("bench", "cool", "2m").exit_code == code
+    assert asked == [(120.0, "b1")] * 2
+    assert invoke("bench", "cool").exit_code == 2

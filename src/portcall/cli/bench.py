@@ -16,11 +16,11 @@ import click
 
 import portcall
 from portcall.bench import BenchmarkResult, Latency, Measurement, Sustained, format_duration, reader, title_of
+from portcall.cli import _bench_cool, _bench_report
 from portcall.cli._bench_against import against_options, compare_sides, is_comparison, report_error
 from portcall.cli._bench_export import annotation, write_junit, write_pyperf
 from portcall.cli._bench_keep import open_kept
-from portcall.cli._bench_report import WORD, write_page
-from portcall.cli._bench_report import command as report_command
+from portcall.cli._bench_report import write_page
 from portcall.cli._bench_stored import compare_stored, show_stored, stored_code, stored_side
 from portcall.cli._bench_trace import write_trace
 from portcall.cli._bench_ways import Run, check_ways, measure_at, way_options
@@ -69,20 +69,25 @@ portcall bench resnet50.onnx --fill random --latency --every 33ms
 portcall bench new.so matmul --against old.so --arg @a.npy --arg @b.npy --out 'float32[64,64]' --fail-above 5%
 portcall bench bundle.so --input data=@x.npy --end-to-end --rpc board.local:9090 --key rasp
 """
+OTHERS = {  # commands, and what they do
+    _bench_report.WORD: (_bench_report.command, "Show stored results again."),
+    _bench_cool.WORD: (_bench_cool.command, "Wait until this machine is cool."),
+}
 SCHEMA = 1
 TOP, FEW_NODES = 20, 3  # kernels that a profile shows, and names of their nodes
 PROFILE_COLUMNS = ("time", "share", "calls", "kernel")
 
 
 class BenchCommand(Command):
-    """The command; with `report` as its first word, that one."""
+    """The command; with `report` or `cool` as its first word, that one."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        if args[:1] == [WORD]:
-            report_command.summary = "Show stored results again."
-            return report_command.make_context(f"{info_name} {WORD}", args[1:], parent, **extra)
+        if args and args[0] in OTHERS:
+            other, summary = OTHERS[args[0]]
+            other.summary = summary
+            return other.make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
         words = list(args)
         ctx = super().make_context(info_name, args, parent, **extra)
         ctx.meta["words"] = words
@@ -126,7 +131,8 @@ def command(ctx: click.Context, /, json_to: str | None, strict: bool, **given: A
     With --sustained, what is measured until Ctrl-C or an error of the server is kept. --latency tells a percentile only
     where the calls are enough for an interval.
 
-    `portcall bench report FILE` shows what --json or --html wrote; a library of that name is ./report.
+    `portcall bench report FILE` shows what --json or --html wrote, and `portcall bench cool TIME` waits until this
+    machine is cool; libraries of these names are ./report and ./cool.
 
     A profile and a trace are of one run of the model, after the others, with each node's device waited for.
     """
