@@ -128,7 +128,7 @@ HOUSE = [
         "__init__",
     ),
     ("rpc", "_conformance _local _popen _replay _transport", "__init__"),
-    ("", "testing"),
+    ("", "_deploy_scripts testing", "deploy"),
     (
         "farm",
         "_constraints _device_page _executor _guests _log _news _page_style _shown _splice",
@@ -161,6 +161,7 @@ HOUSE = [
         "_bench_against _bench_keep _bench_stored",
         "_model",
         "bench board bundle compile config demo doctor farm help inspect remote run serve stubs verify version",
+        "deploy",
         "__init__",
     ),
     ("", "__init__", "__main__"),

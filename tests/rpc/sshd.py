@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import getpass
+import json
 import os
 import shlex
 import socket
@@ -15,14 +16,31 @@ from collections.abc import Iterator
 from pathlib import Path
 
 SSHD = "/usr/sbin/sshd"
-# Fails at the call whose number is in the file; counts the calls in another one.
+# Fails at the call whose number is in the file: at once, after half of its input, or when it sees a file.
 _FAILING = """\
-import os, sys
-count = int(open({count!r}).read()) + 1
-open({count!r}, "w").write(str(count))
-if count == int(open({fails!r}).read()):
-    sys.exit("the connection is cut")
-os.execvp({ssh[0]!r}, [*{ssh!r}, *sys.argv[1:]])
+import json, os, subprocess, sys, time
+with open({plan!r}) as file:
+    plan = json.load(file)
+ssh = [*{ssh!r}, *sys.argv[1:]]
+if "-G" in ssh:
+    os.execvp(ssh[0], ssh)
+plan["calls"] += 1
+with open({plan!r}, "w") as file:
+    json.dump(plan, file)
+if plan["calls"] != plan["fails"]:
+    os.execvp(ssh[0], ssh)
+given = sys.stdin.buffer.read()
+if plan["half"]:
+    subprocess.run(ssh, input=given[: len(given) // 2], stdout=subprocess.DEVNULL)
+if plan["file"]:
+    with subprocess.Popen(ssh, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as running:
+        running.stdin.write(given)
+        running.stdin.close()
+        while not os.path.exists(plan["file"]):
+            time.sleep(0.002)
+        running.kill()
+print("the connection is cut", file=sys.stderr)
+sys.exit(255)
 """
 
 
@@ -43,7 +61,7 @@ class Machine:
         for name in ("host", "user"):
             subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name], check=True)
         (folder / "authorized").write_text((folder / "user.pub").read_text())
-        self.port = _free_port()
+        self.port = free_port()
         paths = ":".join(filter(None, (with_paths, "/usr/bin:/bin")))
         self._config = folder / "sshd_config"
         self._config.write_text(
@@ -102,19 +120,19 @@ class FailingSsh:
     """A command for PORTCALL_SSH that is cut at its n-th call."""
 
     def __init__(self, folder: Path, ssh: list[str]) -> None:
-        self._count, self._fails = folder / "count", folder / "fails"
+        self._plan = folder / "plan.json"
         script = folder / "failing_ssh.py"
-        script.write_text(_FAILING.format(count=str(self._count), fails=str(self._fails), ssh=ssh))
+        script.write_text(_FAILING.format(plan=str(self._plan), ssh=ssh))
         self.command = f"{sys.executable} {script}"
 
-    def fail_at(self, call: int) -> None:
-        """Fail at this call from now on; 0 for none."""
-        self._count.write_text("0")
-        self._fails.write_text(str(call))
+    def fail_at(self, call: int, half: bool = False, when_seen: Path | None = None) -> None:
+        """Fail at this call from now on, 0 for none: after half of its input, or when there is a file."""
+        plan = {"calls": 0, "fails": call, "half": half, "file": str(when_seen or "")}
+        self._plan.write_text(json.dumps(plan))
 
     @property
     def calls(self) -> int:
-        return int(self._count.read_text())
+        return int(json.loads(self._plan.read_text())["calls"])
 
 
 @contextlib.contextmanager
@@ -126,7 +144,7 @@ def machine(folder: Path, with_paths: str = "") -> Iterator[Machine]:
         made.close()
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return int(sock.getsockname()[1])

@@ -40,6 +40,7 @@ COMMANDS = {
     "bundle": ("portcall.cli.bundle", "Write a model's graph, kernels and parameters into one file."),
     "serve": ("portcall.cli.serve", "Serve functions to other processes and machines."),
     "board": ("portcall.cli.board", "Compile a server without Python for a board."),
+    "deploy": ("portcall.cli.deploy", "Bring a server to a board by ssh, and have it run there."),
     "farm": ("portcall.cli.farm", "Hand out boards to many people, in a fair queue."),
     "inspect": ("portcall.cli.inspect", "Show what a library or a model offers and needs, without loading it."),
     "remote": ("portcall.cli.remote", "Give servers names, so that --rpc NAME is enough."),

@@ -9,7 +9,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ import click
 import portcall
 from portcall.bench import format_duration
 from portcall.cli._command import Command
-from portcall.cli._devices import cuda_compiler, find_devices, reasons
+from portcall.cli._devices import DeviceFacts, cuda_compiler, find_devices, reasons
 from portcall.cli._output import print_facts, print_json, print_line
 from portcall.cli._remote import open_session, session_options, uses_farm
 from portcall.errors import CompileError, PortcallError
@@ -57,33 +57,62 @@ def command(json_to: str | None, server: str | None, **given: Any) -> None:
         examine_server(json_to, server or "", given)
 
 
+@dataclass(frozen=True)
+class ServerReport:
+    """What a server is, and how fast. Seconds, and bytes per second of a copy."""
+
+    server: str
+    kind: str
+    machine: Machine | None
+    connect: float
+    queue: float
+    round_trip: float
+    copy_to: float
+    copy_from: float
+    devices: list[DeviceFacts]
+    takes_libraries: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "server": self.server, "kind": self.kind, "machine": self.machine and asdict(self.machine),
+            "connect_s": self.connect, "queue_s": self.queue, "round_trip_s": self.round_trip,
+            "copy_to_bytes_per_s": self.copy_to, "copy_from_bytes_per_s": self.copy_from,
+            "devices": [device.to_dict() for device in self.devices], "takes_libraries": self.takes_libraries,
+        }  # fmt: skip
+
+
 def examine_server(json_to: str | None, server: str, given: dict[str, Any]) -> None:
+    report = ask_server(server, given)
+    if json_to is not None:
+        print_json(report.to_dict(), json_to)
+    else:
+        print_report(report, server, given)
+
+
+def ask_server(server: str, given: dict[str, Any]) -> ServerReport:
+    """Open a session, and measure it; ``given`` has the values of ``session_options``."""
     with open_session(server, given, REQUEST_TIMEOUT) as (session, _):
         seconds = session.stats()["seconds"]
         round_trip = time_calls(session)
         to_there, from_there = time_copies(session)
-        devices = list(find_devices(session.device))
-        files = all(offers(session, name) for name in FILE_FUNCTIONS)
-        peer, kind, machine = session.name, session.peer_kind, session.machine()
-    if json_to is not None:
-        report = {
-            "server": peer, "kind": kind, "machine": machine and asdict(machine),
-            "connect_s": seconds["connect"], "queue_s": seconds["queue"], "round_trip_s": round_trip,
-            "copy_to_bytes_per_s": to_there, "copy_from_bytes_per_s": from_there,
-            "devices": [device.to_dict() for device in devices], "takes_libraries": files,
-        }  # fmt: skip
-        print_json(report, json_to)
-        return
+        return ServerReport(
+            session.name, session.peer_kind, session.machine(), seconds["connect"], seconds["queue"], round_trip,
+            to_there, from_there, list(find_devices(session.device)),
+            all(offers(session, name) for name in FILE_FUNCTIONS),
+        )  # fmt: skip
+
+
+def print_report(report: ServerReport, server: str, given: dict[str, Any]) -> None:
     facts = [
-        ("server", f"{peer}, of {kind}"),
-        *(described_machine(machine, server, given) if machine else ()),
-        ("open", format_duration(seconds["connect"])),
-        *([("queue", format_duration(seconds["queue"]))] if seconds["queue"] else []),
-        ("round trip", f"{format_duration(round_trip)} (median of {CALLS} calls)"),
-        ("copy to it", f"{to_there / 1e6:,.0f} MB/s"),
-        ("copy from it", f"{from_there / 1e6:,.0f} MB/s"),
-        *((device.name, str(device)) for device in devices),
-        ("libraries", "can be uploaded and loaded" if files else "cannot be uploaded"),
+        ("server", f"{report.server}, of {report.kind}"),
+        *(described_machine(report.machine, server, given) if report.machine else ()),
+        ("open", format_duration(report.connect)),
+        *([("queue", format_duration(report.queue))] if report.queue else []),
+        ("round trip", f"{format_duration(report.round_trip)} (median of {CALLS} calls)"),
+        ("copy to it", f"{report.copy_to / 1e6:,.0f} MB/s"),
+        ("copy from it", f"{report.copy_from / 1e6:,.0f} MB/s"),
+        *((device.name, str(device)) for device in report.devices),
+        ("libraries", "can be uploaded and loaded" if report.takes_libraries else "cannot be uploaded"),
     ]
     print_facts(facts)
     print_line("the server works", "ok", "green")

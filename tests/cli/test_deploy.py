@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``portcall deploy`` with Debian's sshd: deploy, again, update, remove, a farm, and a connection that is cut."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+
+import portcall
+from farm.running import running_farm
+from portcall import deploy, errors, rpc
+from portcall.cli._store import read_remotes
+from rpc import board, sshd
+from rpc.processes import command_of
+from rpc.serving import wait_until
+
+Invoke = Callable[..., Result]
+InvokeJson = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[sshd.Machine]:
+    """A machine to which nothing was deployed; what is deployed is ended afterwards."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    with sshd.machine(tmp_path) as made:
+        monkeypatch.setenv("PORTCALL_SSH", made.ssh)
+        yield made
+        monkeypatch.setenv("PORTCALL_SSH", made.ssh)
+        deploy.remove("board")
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    return board.program()
+
+
+@pytest.fixture
+def other_program(tmp_path: Path) -> Path:
+    """A server that is another file, and does the same."""
+    path = tmp_path / "other-server"
+    shutil.copy(board.program(), path)
+    with path.open("ab") as file:
+        file.write(b"\0")
+    return path
+
+
+def settings(port: int = 0, **more: Any) -> deploy.Settings:
+    return deploy.Settings("rasp", "127.0.0.1", port or sshd.free_port(), **more)
+
+
+def works(done: deploy.Deployed) -> bool:
+    with rpc.connect(done.address, token=done.token, timeout=60) as remote:
+        return remote.peer_kind == "portcall"
+
+
+def test_deploy_command_brings_a_server_saves_a_remote_and_examines_it(
+    there: sshd.Machine, program: Path, invoke: Invoke, invoke_json: InvokeJson
+) -> None:
+    words = ("deploy", "behind", "--name", "rasp", "--host", "127.0.0.1", "--program", program)  # by a jump host
+    port = sshd.free_port()
+    facts = invoke_json(*words, "--port", port, "--key", "k")
+    assert (facts["name"], facts["address"]) == ("rasp", f"127.0.0.1:{port}")
+    assert (facts["sent"], facts["restarted"]) == (True, True)
+    assert facts["machine"]["target"] == "x86_64-linux-gnu"
+    assert facts["doctor"]["takes_libraries"]
+    remote = read_remotes()["rasp"]
+    assert (remote.address, remote.key, len(remote.token)) == (f"127.0.0.1:{port}", "k", 64)
+    assert remote.token not in json.dumps(facts)
+    folder = there.program.parent
+    assert (folder / "token").read_text().strip() == remote.token
+    assert (folder / "token").stat().st_mode & 0o777 == 0o600
+    assert folder.stat().st_mode & 0o077 == 0
+    assert remote.token.encode() not in command_of(facts["pid"])
+
+    again = invoke_json(*words, "--port", port, "--key", "k")
+    assert (again["sent"], again["restarted"], again["pid"]) == (False, False, facts["pid"])
+    assert read_remotes()["rasp"] == remote
+    shown = invoke(*words, "--port", port, "--key", "k")
+    assert shown.exit_code == 0, shown.output
+    assert "the server works" in shown.output
+
+    status = invoke_json("deploy", "board", "--status")
+    assert (status["pid"], status["address"]) == (facts["pid"], f"127.0.0.1:{port}")
+    assert status["settings"]["port"] == port
+    assert invoke("deploy", "board", "--status").exit_code == 0
+
+    assert invoke_json("deploy", "board", "--remove")["removed"]
+    assert not command_of(facts["pid"])
+    assert not folder.exists()
+    assert not invoke_json("deploy", "board", "--remove")["removed"]
+
+
+def test_deploy_update_replaces_the_program_and_keeps_settings_and_token(
+    there: sshd.Machine, program: Path, other_program: Path
+) -> None:
+    with pytest.raises(errors.StartError):
+        deploy.update("board", other_program)
+    first = deploy.deploy("board", settings(key="k"), program)
+    second = deploy.update("board", other_program)
+    assert (second.sent, second.restarted, second.settings) == (True, True, first.settings)
+    assert (second.token, second.address) == (first.token, first.address)
+    assert not command_of(first.pid)
+    assert there.program.read_bytes() == other_program.read_bytes()
+    with rpc.connect(second.address, key="k", token=second.token, timeout=60):
+        pass
+
+
+def test_deployed_server_serves_sessions_by_ssh(there: sshd.Machine, program: Path) -> None:
+    deploy.deploy("board", settings(), program)
+    with rpc.connect("ssh://board", timeout=60) as remote:
+        assert remote.peer_kind == "portcall"
+
+
+@pytest.mark.parametrize("broken", ["not a program", "#!/bin/sh\necho it is broken >&2\nexit 3\n"])
+def test_deploy_leaves_the_old_server_where_the_new_one_does_not_run(
+    there: sshd.Machine, program: Path, tmp_path: Path, broken: str
+) -> None:
+    first = deploy.deploy("board", settings(), program)
+    bad = tmp_path / "bad"
+    bad.write_text(broken)
+    with pytest.raises(errors.StartError):
+        deploy.update("board", bad)
+    assert deploy.look("board").pid == first.pid
+    assert works(first)
+    assert not deploy.deploy("board", first.settings, program).restarted
+
+
+def test_deploy_goes_back_to_the_old_server_where_the_new_settings_fail(there: sshd.Machine, program: Path) -> None:
+    first = deploy.deploy("board", settings(), program)
+    with pytest.raises(errors.StartError):
+        deploy.deploy("board", settings(there.port), program)  # sshd listens there
+    assert deploy.look("board").settings == first.settings
+    assert works(first)
+
+
+@pytest.mark.parametrize("half", [False, True], ids=["before", "half-way"])
+@pytest.mark.parametrize("call", [1, 2, 3])
+def test_deploy_over_a_connection_that_is_cut_leaves_the_old_server(
+    there: sshd.Machine, program: Path, other_program: Path, monkeypatch: pytest.MonkeyPatch, call: int, half: bool
+) -> None:
+    first = deploy.deploy("board", settings(), program)
+    failing = there.failing_ssh()
+    monkeypatch.setenv("PORTCALL_SSH", failing.command)
+    failing.fail_at(call, half)
+    with pytest.raises(errors.ConnectError) as caught:
+        deploy.deploy("board", first.settings, other_program)
+    assert (caught.value.reason, failing.calls) == ("ssh", call)
+    failing.fail_at(0)
+    assert deploy.look("board").pid == first.pid
+    assert works(first)
+    second = deploy.deploy("board", first.settings, other_program)
+    assert second.restarted
+    assert second.token == first.token
+    assert works(second)
+    assert not list(there.program.parent.glob("new-*"))
+    assert not list(there.program.parent.glob("old-*"))
+
+
+def test_deploy_that_loses_the_connection_while_it_switches_has_switched(
+    there: sshd.Machine, program: Path, other_program: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = deploy.deploy("board", settings(), program)
+    failing = there.failing_ssh()
+    monkeypatch.setenv("PORTCALL_SSH", failing.command)
+    failing.fail_at(3, when_seen=there.program.parent / "new-check")
+    with pytest.raises(errors.ConnectError):
+        deploy.deploy("board", first.settings, other_program)
+    monkeypatch.setenv("PORTCALL_SSH", there.ssh)
+    result = there.program.parent / "result"
+    wait_until(lambda: result.read_text().startswith("good"))
+    found = deploy.look("board")
+    assert found.pid not in (0, first.pid)
+    assert there.program.read_bytes() == other_program.read_bytes()
+    assert works(first)  # the address and the token are the same
+
+
+def test_deploy_makes_a_place_of_a_farm(there: sshd.Machine, program: Path, tmp_path: Path) -> None:
+    with running_farm() as farm:
+        address = f"{farm.host}:{farm.port}"
+        done = deploy.deploy("board", settings(key="k", farm=address), program, farm_token="")
+        assert done.token == ""
+        with portcall.farm.connect(address, token="", user="ann") as client, client.lease("k", wait=60) as lease:
+            assert lease.place == "rasp"
+            with lease.session(timeout=60) as remote:
+                assert remote.peer_kind == "portcall"
+
+
+def test_deploy_says_why_ssh_does_not_get_there(there: sshd.Machine, program: Path) -> None:
+    with pytest.raises(errors.ConnectError) as caught:
+        deploy.deploy("nobody@board", settings(), program)
+    assert caught.value.reason == "ssh"
+    with pytest.raises(ValueError, match="ssh://"):
+        deploy.look("-oProxyCommand=x")
