@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -178,6 +180,32 @@ def test_deploy_that_loses_the_connection_while_it_switches_has_switched(
     assert found.pid not in (0, first.pid)
     assert there.program.read_bytes() == other_program.read_bytes()
     assert works(first)  # the address and the token are the same
+
+
+def test_deploy_has_systemd_run_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: Path, other_program: Path
+) -> None:
+    with sshd.machine_with_services(tmp_path) as there:
+        monkeypatch.setenv("PORTCALL_SSH", there.ssh)
+        first = deploy.deploy("board", settings(), program)
+        assert first.machine.service == "systemd"
+        assert works(first)
+        assert not deploy.deploy("board", first.settings, program).restarted
+        os.kill(first.pid, signal.SIGKILL)
+        wait_until(lambda: deploy.look("board").pid not in (0, first.pid))  # it is started again
+        wait_until(lambda: bool(deploy.look("board").address))
+        second = deploy.update("board", other_program)
+        assert works(second)
+        bad = tmp_path / "bad"
+        bad.write_text("not a program")
+        with pytest.raises(errors.StartError):
+            deploy.update("board", bad)
+        assert deploy.look("board").pid == second.pid
+        unit = there.home / ".config" / "systemd" / "user" / "portcall.service"
+        assert unit.exists()
+        assert deploy.remove("board")
+        assert not unit.exists()
+        assert not command_of(second.pid)
 
 
 def test_deploy_makes_a_place_of_a_farm(there: sshd.Machine, program: Path, tmp_path: Path) -> None:

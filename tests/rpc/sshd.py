@@ -53,7 +53,7 @@ class Machine:
         process: sshd.
     """
 
-    def __init__(self, folder: Path, with_paths: str = "") -> None:
+    def __init__(self, folder: Path, environment: str = "") -> None:
         self.folder = folder
         self.home = folder / "home"
         self.home.mkdir()
@@ -62,12 +62,11 @@ class Machine:
             subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name], check=True)
         (folder / "authorized").write_text((folder / "user.pub").read_text())
         self.port = free_port()
-        paths = ":".join(filter(None, (with_paths, "/usr/bin:/bin")))
         self._config = folder / "sshd_config"
         self._config.write_text(
             f"Port {self.port}\nListenAddress 127.0.0.1\nHostKey {folder}/host\nPidFile none\nStrictModes no\n"
             f"AuthorizedKeysFile {folder}/authorized\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n"
-            f"UsePAM no\nSetEnv HOME={self.home} PATH={paths}\n"
+            f"UsePAM no\nSetEnv HOME={self.home} PATH=/usr/bin:/bin {environment}\n"
         )
         if os.geteuid() == 0:  # where it keeps what runs without rights; the service makes it
             Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
@@ -136,12 +135,43 @@ class FailingSsh:
 
 
 @contextlib.contextmanager
-def machine(folder: Path, with_paths: str = "") -> Iterator[Machine]:
-    made = Machine(folder, with_paths)
+def machine(folder: Path, environment: str = "") -> Iterator[Machine]:
+    """Run one; ``environment`` has further variables of whom it lets in."""
+    made = Machine(folder, environment)
     try:
         yield made
     finally:
         made.close()
+
+
+@contextlib.contextmanager
+def machine_with_services(folder: Path) -> Iterator[Machine]:
+    """Run one whose user has services: systemd's own manager of a user, with folders of its own."""
+    runtime = folder / "run"
+    runtime.mkdir(mode=0o700)
+    with machine(folder, f"XDG_RUNTIME_DIR={runtime}") as made:
+        start = "exec /lib/systemd/systemd --user"
+        words = ["sh", "-c", start]
+        if not Path("/run/systemd/system").exists():  # it looks whether the system is one of systemd
+            words = [
+                "unshare",
+                "-m",
+                "sh",
+                "-c",
+                f"mount -t tmpfs none /run && mkdir -p /run/systemd/system && {start}",
+            ]
+        variables = {"HOME": str(made.home), "PATH": "/usr/bin:/bin", "XDG_RUNTIME_DIR": str(runtime)}
+        with (folder / "systemd.log").open("wb") as log:
+            process = subprocess.Popen(words, env=variables, stdout=log, stderr=log)
+        try:
+            while not (runtime / "systemd" / "private").exists():
+                if process.poll() is not None:
+                    raise RuntimeError((folder / "systemd.log").read_text())
+                time.sleep(0.01)
+            yield made
+        finally:
+            process.terminate()
+            process.wait()
 
 
 def free_port() -> int:
