@@ -20,7 +20,21 @@ import portcall
 from portcall._module import GRAPH_KINDS
 from portcall.extras import EXTRAS, install_command
 
-LAZY = ("bench", "board", "compile", "farm", "graph", "inspect", "ir", "rpc", "testing", "toolchain", "tvm_ffi", "vm")
+LAZY = (
+    "bench",
+    "board",
+    "compile",
+    "deploy",
+    "farm",
+    "graph",
+    "inspect",
+    "ir",
+    "rpc",
+    "testing",
+    "toolchain",
+    "tvm_ffi",
+    "vm",
+)
 
 
 def run(code: str) -> str:

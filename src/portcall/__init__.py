@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from portcall import bench as bench
     from portcall import board as board
     from portcall import compile as compile
+    from portcall import deploy as deploy
     from portcall import farm as farm
     from portcall import graph as graph
     from portcall import inspect as inspect
@@ -98,6 +99,7 @@ _SUBPACKAGES = {
     "bench": "portcall.bench",
     "board": "portcall.board",
     "compile": "portcall.compile",
+    "deploy": "portcall.deploy",
     "farm": "portcall.farm",
     "graph": "portcall.graph",
     "inspect": "portcall.inspect",
