@@ -108,7 +108,8 @@ new_runs() {
   c="$d/new-check"
   rm -rf "$c"
   mkdir "$c" || return 1
-  "$d/new-server" --unix "$c/s" --ready-file "$c/ready" --silent </dev/null >/dev/null 2>"$d/log.check" &
+  # A relative path: that of a socket has 107 bytes at most.
+  (cd "$c" && exec "$d/new-server" --unix s --ready-file ready --silent) </dev/null >/dev/null 2>"$d/log.check" &
   checked=$!
   n=0
   while [ ! -f "$c/ready" ] && [ $n -lt 100 ] && kill -0 $checked 2>/dev/null; do nap; n=$((n + 1)); done
