@@ -456,6 +456,16 @@ wheel: $(VENV)/dev.txt man ## a wheel for the running Python, in dist/
 	$(PY) -m build --wheel --no-isolation --outdir build/wheel
 	$(PY) -m auditwheel repair -z 9 --wheel-dir dist build/wheel/*.whl
 
+# Of one commit, with one set of tools and in any folder, the same files byte for byte. Jars are made where there is a JDK.
+.PHONY: release
+release: export SOURCE_DATE_EPOCH = $(shell git log -1 --format=%ct)
+release: ## the wheel, the npm packages, the jars, an SBOM and SHA256SUMS, in dist/: of a clean commit
+	@test -z "$$(git status --porcelain)" || { echo "there are changes that are not committed" >&2; exit 1; }
+	rm -rf dist
+	$(MAKE) --no-print-directory wheel npm
+	if [ -e $(JDK) ]; then $(MAKE) --no-print-directory java java-platforms && cp build/java/*.jar build/java/pom.xml dist; fi
+	$(PY) scripts/release.py dist
+
 test-pythons: venv ## the Python tests under each supported Python on this machine
 	scripts/test_pythons.sh
 
