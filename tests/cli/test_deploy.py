@@ -225,3 +225,43 @@ def test_deploy_says_why_ssh_does_not_get_there(there: sshd.Machine, program: Pa
     assert caught.value.reason == "ssh"
     with pytest.raises(ValueError, match="ssh://"):
         deploy.look("-oProxyCommand=x")
+
+
+@pytest.mark.parametrize(
+    ("machine", "bits", "loaders", "target"),
+    [
+        ("x86_64", "64", ["ld-linux-x86-64.so.2", "ld-musl-x86_64.so.1"], "x86_64-linux-gnu"),
+        ("aarch64", "64", ["ld-linux-aarch64.so.1"], "aarch64-linux-gnu"),
+        ("aarch64", "32", ["ld-linux.so.3", "ld-linux-armhf.so.3"], "arm-linux-gnueabihf"),  # under a 64-bit kernel
+        ("aarch64", "", ["ld-musl-armhf.so.1"], "arm-linux-musleabihf"),  # without getconf
+        ("armv7l", "", ["ld-musl-armhf.so.1"], "arm-linux-musleabihf"),
+        ("riscv64", "64", ["ld-linux-riscv64-lp64d.so.1"], "riscv64-linux-gnu"),
+        ("x86_64", "32", ["ld-linux.so.2"], ""),
+        ("mips", "32", ["ld-musl-mips-sf.so.1"], ""),
+        ("aarch64", "64", [], ""),
+    ],
+)
+def test_deploy_takes_the_server_for_the_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine: str, bits: str, loaders: list[str], target: str
+) -> None:
+    lines = ["system Linux", f"machine {machine}", f"bits {bits}", *(f"loader {name}" for name in loaders)]
+    (tmp_path / "said").write_text("\n".join(lines))
+    (tmp_path / "ssh").write_text(f"#!/bin/sh\ncat >/dev/null\nexec cat {tmp_path}/said\n")
+    (tmp_path / "ssh").chmod(0o755)
+    monkeypatch.setenv("PORTCALL_SSH", str(tmp_path / "ssh"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    found = deploy.look("board")
+    assert found.target == target
+    made: list[str] = []
+
+    def build(target: str, output: Path) -> Path:
+        made.append(target)
+        return output
+
+    monkeypatch.setattr(portcall.board, "build_server", build)
+    if target:
+        assert deploy.program_for(found) == tmp_path / "cache" / "portcall" / "board" / f"portcall-server-{target}"
+        assert made == [target]
+    else:
+        with pytest.raises(errors.StartError):
+            deploy.program_for(found)
