@@ -38,7 +38,14 @@ def test_bench_latency_refuses_percentiles_of_few_calls(invoke: Invoke, kernels:
     assert [each["value_s"] is None for each in answer["latency"]["percentiles"]][2:] == [True, True]
 
 
-@pytest.mark.parametrize("way", [("--latency", "--repeat", "100000"), ("--sustained", "10m", "--number", "100")])
+@pytest.mark.parametrize(
+    "way",
+    [
+        ("--latency", "--repeat", "100000"),
+        ("--sustained", "10m", "--number", "100"),
+        ("--number", "100", "--repeat", "9999"),
+    ],
+)
 def test_bench_keeps_what_was_measured_before_an_error(
     invoke: Invoke, kernels: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: tuple[str, ...]
 ) -> None:

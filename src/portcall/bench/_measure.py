@@ -6,10 +6,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from portcall.bench._conditions import Interval, Reader, Reading, Session, reader, readings_of
+from portcall.bench._conditions import Finding, Interval, Reader, Reading, Session, reader, readings_of
 from portcall.bench._counts import TRIES, Counts, Measure, choose, too_short
 from portcall.bench._result import BenchmarkResult
 from portcall.bench._verdict import Verdict, judge
@@ -94,6 +94,7 @@ def measure(
     on_host: bool = True,
     min_repeat_ms: int = 0,
     limit: float | None = None,
+    keep: bool = False,
     progress: Progress = lambda words, seconds: nullcontext(),
 ) -> Measurement:
     """Measure by windows of 50 ms for about 2 s, and say whether the figure can be trusted.
@@ -112,6 +113,7 @@ def measure(
         on_host: it computes on the processor, so sleep is suspicious.
         min_repeat_ms: how long a window lasts at least, which ``run`` sees to.
         limit: seconds that the caller has for all of it.
+        keep: an error, or Ctrl-C, after the first windows ends it, and what was measured is returned, with the error.
         progress: entered with what is done now, and how many seconds it takes about; 0 when that is not known.
     """
     read = reader(session)
@@ -119,12 +121,21 @@ def measure(
         with progress("choosing how many calls to time", 0):
             counts = choose(run, number, repeat, min_repeat_ms, limit)
         with progress(f"timing {counts}", counts.seconds):
-            taken = take(run, counts.number, read, up_to(counts))
+            taken = take(run, counts.number, read, up_to(counts), keep=keep)
         result = BenchmarkResult(tuple(taken.values))
-        if number or not too_short(result, counts):
+        if number or taken.error or not too_short(result, counts):
             break
     verdict = judge(result, max(counts.number, _least_calls(result, min_repeat_ms)), taken.intervals, on_host=on_host)
-    return Measurement(result, counts, tuple(taken.intervals), verdict)
+    if taken.error:
+        words = f"the run ended after {len(taken.values)} of {counts.repeat} windows: {_words(taken.error)}"
+        ended = Finding("ended", words, "mend what ended it, and measure again")
+        verdict = replace(verdict, ok=False, findings=(ended, *verdict.findings))
+        counts = replace(counts, repeat=len(taken.values))
+    return Measurement(result, counts, tuple(taken.intervals), verdict, taken.error)
+
+
+def _words(error: BaseException) -> str:
+    return "Ctrl-C" if isinstance(error, KeyboardInterrupt) else str(error) or type(error).__name__
 
 
 def _least_calls(result: BenchmarkResult, min_repeat_ms: int) -> int:

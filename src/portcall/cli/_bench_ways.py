@@ -81,7 +81,7 @@ def measure_at(place: Place, run: Run, given: dict[str, Any]) -> Measurement:
     else:
         measured = measure(
             run, given["number"], given["repeat"],
-            min_repeat_ms=given["min_repeat_ms"], limit=given["timeout"], **common,
+            min_repeat_ms=given["min_repeat_ms"], limit=given["timeout"], keep=True, **common,
         )  # fmt: skip
     if hot is not None:
         verdict = replace(measured.verdict, ok=False, findings=(hot, *measured.verdict.findings))
