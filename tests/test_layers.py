@@ -70,7 +70,8 @@ HOUSE = [
     ("vm", "_types _profile", "_executable _values", "_machine", "__init__"),
     (
         "compile",
-        "_options _target _math _writer _program _rewriting _shapes",
+        "_options _target _math _writer _program _weights",
+        "_rewriting _shapes",
         "_bytes _quantized _recurrent _trees _topk",
         "_ml",
         "_checks",

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import onnx
-from onnx import helper, numpy_helper
+from onnx import helper
 
 from portcall.compile._rewriting import Graph, attribute_of, inferred, refusal
 from portcall.compile._simplify import fold_constants
+from portcall.compile._weights import array_of
 
 Model = Any
 _CHEAP = 8  # nodes of a branch that may be computed in vain, however small the rest of the model is
@@ -84,7 +85,7 @@ def copied(graph: Graph, branch: Any, bound: Mapping[str, str] | None = None) ->
     """
     names = dict(bound or {})
     for tensor in branch.initializer:
-        names[tensor.name] = graph.constant(tensor.name, numpy_helper.to_array(tensor))
+        names[tensor.name] = graph.constant(tensor.name, array_of(tensor))
     for node in branch.node:
         names.update({name: graph.name(name) for name in node.output if name})
     nodes = [_renamed(node, names) for node in branch.node]

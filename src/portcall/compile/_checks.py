@@ -23,6 +23,7 @@ from portcall.compile._rewriting import (
     opset_of,
 )  # fmt: skip
 from portcall.compile._trees import ML
+from portcall.compile._weights import array_of, is_apart
 from portcall.errors import ModelError
 
 Model = Any
@@ -206,6 +207,8 @@ def _damaged_weights(model: Model) -> Iterator[str]:
             yield f"weights '{sparse.values.name}': they are sparse, which is not supported"
     for tensor in model.graph.initializer:
         try:
+            if is_apart(tensor):
+                continue
             if uses_external_data(tensor):
                 yield f"weights '{tensor.name}': they are in a file beside the model: give its path, not its bytes"
             else:
@@ -299,7 +302,7 @@ def _trains(node: Any, model: Model) -> bool:
         for attribute in other.attribute
         if attribute.name == "value"
     ]
-    return not known or bool(numpy_helper.to_array(known[0]).any())
+    return not known or bool(array_of(known[0]).any())
 
 
 def _unsupported_form(node: Any, graph: bool) -> str:

@@ -40,6 +40,7 @@ from portcall.compile._options import Options, Progress
 from portcall.compile._program import read_program
 from portcall.compile._simplify import decompose, simplify
 from portcall.compile._target import Target, find_target
+from portcall.compile._weights import apart, forget_all_but, without_weights
 from portcall.errors import ModelError
 from portcall.graph import Graph, GraphModule, create, export_bundle
 
@@ -125,12 +126,17 @@ class Steps:
 
 def compile_graph(model: Any, target: str, options: Options) -> CompiledModel:
     """Compile an ONNX model to a graph; parameters and errors are those of ``portcall.compile.onnx``."""
+    with apart():
+        return _compile_graph(model, target, options)
+
+
+def _compile_graph(model: Any, target: str, options: Options) -> CompiledModel:
     machine = find_target(target)
     steps = Steps(options.progress)
     with steps.step("read"):
         loaded = load(model)
-        proto = onnx.ModelProto()
-        proto.CopyFrom(loaded.model)
+        proto = without_weights(loaded.model)
+        loaded = replace(loaded, model=None)  # a large one is not needed any more
         fix_inputs(proto, options.constants)
         fixed = bind_shapes(proto, options.shapes, missing=functools.partial(missing, runs=_verify.runs))
         given = onnx.ModelProto()
@@ -147,7 +153,9 @@ def compile_graph(model: Any, target: str, options: Options) -> CompiledModel:
             raise InvalidModelError(text, problems=error.problems, hint=error.hint) from error
     with steps.step("import"), as_model_error("import"):
         labels = Labels(given)
-        module = import_model(proto, fixed, labels=labels)
+        modules = [import_model(proto, fixed, labels=labels)]
+    names = [value.name for value in proto.graph.output]
+    forget_all_but(*([given] if options.check else []))
     metadata = {
         "model": loaded.name, "sha256": loaded.digest, "target": target, "cpu": machine.cpu, "threads": options.threads,
         "winograd": options.winograd, "portcall": portcall.__version__, "tvm": tvm.__version__,
@@ -155,7 +163,7 @@ def compile_graph(model: Any, target: str, options: Options) -> CompiledModel:
     }  # fmt: skip
     if options.constants:
         metadata["constants"] = _verify.remembered(options.constants)
-    compiled = compile_module(module, machine, [value.name for value in proto.graph.output], metadata, steps, labels)
+    compiled = compile_module(modules, machine, names, metadata, steps, labels)
     compiled = replace(compiled, notes=loaded.notes)
     if not options.check:
         return compiled
@@ -168,7 +176,7 @@ def compile_graph(model: Any, target: str, options: Options) -> CompiledModel:
 
 
 def compile_module(
-    module: Any,
+    modules: list[Any],
     machine: Target,
     outputs: Sequence[str],
     metadata: Mapping[str, Any],
@@ -178,12 +186,13 @@ def compile_module(
     """Compile the function ``main`` of a module of Relax.
 
     Parameters:
+        modules: the module alone; it is taken out, so that its weights go when they are not needed any more.
         outputs: the names of its results.
         metadata: kept in the graph; ``target``, ``threads`` and ``winograd`` among it are the options.
         labels: those of an imported model, for the nodes of the graph.
     """
     with steps.step("lower"), as_model_error("lower"):
-        program = read_program(lower(module, machine, labels))
+        program = read_program(lower(modules.pop(), machine, labels))
         if labels:
             labels.give(program)
     with steps.step("kernels"):

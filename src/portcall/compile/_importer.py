@@ -15,6 +15,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
+import tvm
 from onnx import helper
 from tvm import relax, tirx
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter, onnx_input
@@ -24,6 +25,7 @@ from portcall.compile._program import is_constant
 from portcall.compile._rewriting import opset_of
 from portcall.compile._topk import topk_kernel
 from portcall.compile._trees import AGGREGATES, TREE_SUMS, tree_kernel
+from portcall.compile._weights import array_of
 from portcall.errors import ModelError
 
 Array = Any
@@ -77,6 +79,9 @@ class Importer(ONNXGraphImporter):  # type: ignore[misc]
     labels: Labels | None = None
     results: Iterator[str]
     types: Mapping[str, str] = {}  # of results, as ONNX has them
+
+    def _parse_array(self, tensor_proto: Any) -> Any:
+        return tvm.runtime.tensor(array_of(tensor_proto))
 
     def _check_for_unsupported_ops(self, graph: Any) -> None:
         """Do nothing: that was checked before, with the operators below."""

@@ -16,6 +16,7 @@ from onnx import helper, numpy_helper
 from portcall.compile._quantized import new_enough
 from portcall.compile._rewriting import ONNX_DOMAINS, Nodes, replace_operators
 from portcall.compile._trees import ML, TREES, write_trees
+from portcall.compile._weights import array_of
 
 Array = Any
 Model = Any
@@ -269,7 +270,7 @@ def _label_encoder(n: Nodes) -> None:
         if tensor is not None and (part != "default" or tensor.data_type):
             if tensor.data_type == onnx.TensorProto.STRING:
                 raise ValueError("strings are not supported")
-            found[part] = numpy_helper.to_array(tensor).reshape(-1)
+            found[part] = array_of(tensor).reshape(-1)
     if "keys" not in found or "values" not in found or len(found["keys"]) != len(found["values"]):
         raise ValueError("it has no keys and values, or not as many of one as of the other")
     values = found["values"]

@@ -98,7 +98,7 @@ def load(source: Source) -> Loaded:
         raise InvalidModelError(
             f"{shown} is not an ONNX model, or it was cut off", hint="copy or export it again"
         ) from None
-    if not model.ByteSize():
+    if not model.ListFields():
         raise InvalidModelError(f"{shown} is empty", hint="copy or export it again")
     if name:
         external_files(model, Path(source))

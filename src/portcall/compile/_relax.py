@@ -43,7 +43,7 @@ def compile_graph(module: Any, target: str, function: str, params: Params, optio
         "model": name, "sha256": digest, "target": target, "cpu": machine.cpu, "threads": options.threads,
         "winograd": options.winograd, "portcall": portcall.__version__, "tvm": tvm.__version__,
     }  # fmt: skip
-    return compile_module(prepared, machine, outputs, metadata, steps)
+    return compile_module([prepared], machine, outputs, metadata, steps)
 
 
 def compile_executable(module: Any, target: str, function: str, params: Params, options: Options) -> CompiledExecutable:

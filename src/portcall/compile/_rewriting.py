@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper, shape_inference
+from onnx import helper, shape_inference
 from onnx.reference import ReferenceEvaluator
 
+from portcall.compile._weights import array_of, is_apart, tensor_of
 from portcall.errors import ModelError
 
 Array = Any
@@ -33,9 +34,7 @@ class Graph:
     def __init__(self, model: Model) -> None:
         self._model = model
         self.nodes = list(model.graph.node)
-        self.constants: dict[str, Array] = {
-            tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer
-        }
+        self.constants: dict[str, Array] = {tensor.name: array_of(tensor) for tensor in model.graph.initializer}
         self.inputs = [value.name for value in model.graph.input if value.name not in self.constants]
         self.outputs = [value.name for value in model.graph.output]
         self.opset = {entry.domain or "ai.onnx": entry.version for entry in model.opset_import}
@@ -99,7 +98,7 @@ class Graph:
             if value is None or node.output[0] in self.outputs:
                 kept.append(node)
             else:
-                self.constants[node.output[0]] = numpy_helper.to_array(value)
+                self.constants[node.output[0]] = array_of(value)
         self.nodes = kept
 
     def drop_unused(self) -> None:
@@ -128,12 +127,11 @@ class Graph:
         old = self._model.graph
         used = {name for node in self.nodes for name in _all_inputs(node)} | set(self.outputs)
         inputs = [value for value in old.input if value.name not in self.constants]
-        tensors = [
-            numpy_helper.from_array(np.ascontiguousarray(array) if array.ndim else array, name)
-            for name, array in self.constants.items() if name in used
-        ]  # fmt: skip
-        graph = helper.make_graph(self.nodes, old.name, inputs, list(old.output), tensors)
-        made = helper.make_model(graph, opset_imports=list(self._model.opset_import))
+        made = helper.make_model(
+            helper.make_graph(self.nodes, old.name, inputs, list(old.output)),
+            opset_imports=list(self._model.opset_import),
+        )
+        made.graph.initializer.extend(tensor_of(array, name) for name, array in self.constants.items() if name in used)
         made.ir_version = max(self._model.ir_version, _CONSTANTS_ARE_NO_INPUTS)
         return made
 
@@ -289,7 +287,7 @@ def inferred(model: Model) -> Model:
 def shapes_inferred(model: Model, strict: bool = True) -> Model:
     """Return the model with inferred shapes; onnx, which copies a model several times, does not see large weights."""
     graph, given = model.graph, {value.name for value in model.graph.input}
-    large = [tensor for tensor in graph.initializer if len(tensor.raw_data) > _LARGE]
+    large = [tensor for tensor in graph.initializer if is_apart(tensor) or prod(tensor.dims) > _LARGE // 8]
     light = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions)
     names = {tensor.name for tensor in large}
     parts = {field.name: value for field, value in graph.ListFields() if field.name != "initializer"}
@@ -315,7 +313,7 @@ def _has_long_rows(model: Model) -> bool:
             constants[node.output[0]] = value
         if node.op_type not in ("ConstantOfShape", "Range") or any(name not in constants for name in node.input):
             continue
-        given = [numpy_helper.to_array(constants[name]).reshape(-1) for name in node.input]
+        given = [array_of(constants[name]).reshape(-1) for name in node.input]
         sizes = (
             given[0].tolist() if node.op_type == "ConstantOfShape" else [abs(float(given[1][0]) - float(given[0][0]))]
         )
@@ -394,7 +392,7 @@ def _value_that_decides(model: Model, name: str) -> int | None:
         elif node.op_type in _PASSING and node.input[0] in same:
             same.add(node.output[0])
         elif node.op_type == "Equal" and same.intersection(node.input):
-            others = [numpy_helper.to_array(constants[other]) for other in node.input if other in constants]
+            others = [array_of(constants[other]) for other in node.input if other in constants]
             if others and others[0].size == 1 and float(others[0].reshape(-1)[0]).is_integer():
                 return int(others[0].reshape(-1)[0])
     return None

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from onnx import numpy_helper
 from tvm import tirx
 
 from portcall.compile._rewriting import Nodes
+from portcall.compile._weights import array_of
 from portcall.compile._writer import Writer, as_written
 
 Array = Any
@@ -104,7 +104,7 @@ def write_trees(n: Nodes, x: str) -> tuple[str, Forest]:
 def _array(n: Nodes, name: str, dtype: str) -> Array:
     """Return an attribute that is a list of floats, or a tensor of that name."""
     tensor = n.attribute(f"{name}_as_tensor")
-    found = numpy_helper.to_array(tensor) if tensor is not None else n.attribute(name, [])
+    found = array_of(tensor) if tensor is not None else n.attribute(name, [])
     return np.asarray(found, dtype).reshape(-1)
 
 
@@ -158,7 +158,7 @@ def _read_sets(n: Nodes, dtype: str, aggregate: str) -> Forest:
 
     def tensor(name: str) -> Array:
         found = n.attribute(name)
-        return np.zeros(0, dtype) if found is None else numpy_helper.to_array(found).reshape(-1)
+        return np.zeros(0, dtype) if found is None else array_of(found).reshape(-1)
 
     values, modes = tensor("nodes_splits").astype(dtype), tensor("nodes_modes")
     features, yes, no, yes_is_leaf, no_is_leaf = (

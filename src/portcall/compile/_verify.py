@@ -26,6 +26,7 @@ from portcall.compile._quantized import is_quantized
 from portcall.compile._rewriting import Graph, attribute_of
 from portcall.compile._simplify import decompose, fold_constants
 from portcall.compile._target import Target
+from portcall.compile._weights import array_of, arrays_apart
 from portcall.errors import ModelError, WrongResultsError
 from portcall.extras import install_command, is_there
 from portcall.graph import GraphModule, GraphModuleDebug
@@ -311,6 +312,9 @@ def _session(model: Any) -> Callable[[Mapping[str, Array]], dict[str, Array]]:
     _without_saturation(known.graph)
     if _stops(known.graph):
         raise ReferenceFailedError("onnxruntime would end this process: it divides the smallest integer by -1")
+    beside = arrays_apart(known)
+    borrowed = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in beside.values()]  # without copies
+    options.add_external_initializers([*beside], borrowed)
     with _explained():
         session = onnxruntime.InferenceSession(known.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
@@ -335,7 +339,7 @@ def _stops(graph: Any) -> bool:
     constants |= {node.output[0]: a.t for node in graph.node if node.op_type == "Constant" for a in node.attribute}
     for node in graph.node:
         if node.op_type == "Div" and all(name in constants for name in node.input):
-            x, divisor = (numpy_helper.to_array(constants[name]) for name in node.input)
+            x, divisor = (array_of(constants[name]) for name in node.input)
             if x.dtype.kind == "i" and (x == np.iinfo(x.dtype).min).any() and (divisor == -1).any():
                 return True
     return False
@@ -360,7 +364,7 @@ def _without_saturation(graph: Any) -> None:
             continue  # it is computed
         for place in (weights, zero):
             given = constants.get(node.input[place])
-            values = np.zeros((), "int8") if given is None else numpy_helper.to_array(given)
+            values = np.zeros((), "int8") if given is None else array_of(given)
             name = f"{node.input[place]}/uint8 of node {number}"
             graph.initializer.append(numpy_helper.from_array((values.astype("int16") + _SIGN).astype("uint8"), name))
             node.input[place] = name

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Large weights beside a model instead of in it, while it is compiled: what copies a model does not copy them.
+
+Within ``apart`` such a tensor of ONNX's says that its data are external, at a place that is known here only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from contextvars import ContextVar
+from math import prod
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+from onnx.external_data_helper import uses_external_data
+
+Array = Any
+Model = Any
+Tensor = Any
+_LARGE = 1 << 16  # bytes
+_KINDS = ("float16", "float32", "float64", "int8", "uint8", "int16", "int32", "int64")
+_PREFIX = "portcall:"
+_arrays: ContextVar[dict[str, Array] | None] = ContextVar("arrays", default=None)
+
+
+@contextlib.contextmanager
+def apart() -> Iterator[None]:
+    """Keep large weights beside the models that are made here; these are of no use afterwards."""
+    token = _arrays.set({})
+    try:
+        yield
+    finally:
+        _arrays.reset(token)
+
+
+def is_apart(tensor: Tensor) -> bool:
+    """Tell whether the elements of a tensor are beside its model."""
+    arrays = _arrays.get()
+    return arrays is not None and any(entry.value in arrays for entry in tensor.external_data)
+
+
+def array_of(tensor: Tensor) -> Array:
+    """Return the elements of a tensor."""
+    arrays = _arrays.get()
+    if arrays and is_apart(tensor):
+        return arrays[tensor.external_data[0].value]
+    return numpy_helper.to_array(tensor)
+
+
+def tensor_of(array: Array, name: str) -> Tensor:
+    """Return an array as a tensor of ONNX's."""
+    arrays = _arrays.get()
+    if arrays is None or array.nbytes < _LARGE or str(array.dtype) not in _KINDS:
+        return numpy_helper.from_array(np.ascontiguousarray(array) if array.ndim else array, name)
+    place = f"{_PREFIX}{id(array)}"  # nothing else has this number as long as it is kept
+    arrays[place] = array
+    made = onnx.TensorProto(
+        name=name, dims=array.shape, data_type=helper.np_dtype_to_tensor_dtype(array.dtype),
+        data_location=onnx.TensorProto.EXTERNAL,
+    )  # fmt: skip
+    made.external_data.add(key="location", value=place)
+    return made
+
+
+def without_weights(model: Model) -> Model:
+    """Return a copy of a model, with its large weights beside it within ``apart``."""
+    graph = model.graph
+    parts = {field.name: value for field, value in graph.ListFields() if field.name != "initializer"}
+    made = onnx.ModelProto(**{field.name: value for field, value in model.ListFields() if field.name != "graph"})
+    made.graph.CopyFrom(onnx.GraphProto(**parts))
+    for tensor in graph.initializer:
+        plain = prod(tensor.dims) < _LARGE // 8 or uses_external_data(tensor) or tensor.data_type not in _TENSORS
+        made.graph.initializer.append(tensor if plain else tensor_of(numpy_helper.to_array(tensor), tensor.name))
+    return made
+
+
+_TENSORS = {helper.np_dtype_to_tensor_dtype(np.dtype(kind)) for kind in _KINDS}
+
+
+def forget_all_but(*models: Model) -> None:
+    """Drop weights that none of these models has."""
+    arrays = _arrays.get()
+    if arrays:
+        used = {entry.value for model in models for tensor in model.graph.initializer for entry in tensor.external_data}
+        for place in arrays.keys() - used:
+            del arrays[place]
+
+
+def arrays_apart(model: Model) -> dict[str, Array]:
+    """Return the weights of a model that are beside it, by name."""
+    return {tensor.name: array_of(tensor) for tensor in model.graph.initializer if is_apart(tensor)}

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights that are beside a model while it is compiled."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from portcall.compile import _verify
+from portcall.compile._rewriting import Graph, shapes_inferred
+from portcall.compile._weights import apart, array_of, arrays_apart, forget_all_but, is_apart, without_weights
+
+SHAPE = (256, 128)
+WEIGHTS = np.random.default_rng(0).standard_normal(SHAPE).astype("float32")
+FEW = np.arange(SHAPE[1], dtype="float32")
+
+
+def a_model() -> onnx.ModelProto:
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["m"]), helper.make_node("Add", ["m", "b"], ["y"])]
+    values = [helper.make_tensor_value_info(name, 1, [2, n]) for name, n in zip("xy", SHAPE, strict=True)]
+    weights = [numpy_helper.from_array(WEIGHTS, "w"), numpy_helper.from_array(FEW, "b")]
+    graph = helper.make_graph(nodes, "two", values[:1], values[1:], weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+def test_large_weights_are_beside_a_model_and_small_ones_in_it() -> None:
+    model = a_model()
+    with apart():
+        light = without_weights(model)
+        assert [is_apart(tensor) for tensor in light.graph.initializer] == [True, False]
+        assert light.ByteSize() < FEW.nbytes + 500
+        assert [*arrays_apart(light)] == ["w"]
+        np.testing.assert_array_equal(array_of(light.graph.initializer[0]), WEIGHTS)
+    assert model == a_model()
+    assert without_weights(model) == model  # outside of it, a copy
+
+
+def test_what_rewrites_a_model_shares_its_weights() -> None:
+    with apart():
+        light = without_weights(a_model())
+        first = Graph(light)
+        second = Graph(shapes_inferred(first.model()))
+        assert second.constants["w"] is first.constants["w"]
+        assert second.shape("y") == (2, SHAPE[1])
+
+
+def test_weights_that_no_model_has_are_forgotten() -> None:
+    with apart():
+        light = without_weights(a_model())
+        forget_all_but(light)
+        assert is_apart(light.graph.initializer[0])
+        forget_all_but()
+        assert not is_apart(light.graph.initializer[0])
+
+
+def test_onnxruntime_gets_the_weights() -> None:
+    x = np.ones((2, SHAPE[0]), "float32")
+    with apart():
+        got = _verify.reference(without_weights(a_model()), {"x": x})["y"]
+    np.testing.assert_allclose(got, x @ WEIGHTS + FEW, rtol=1e-4, atol=1e-4)
+
+
+def test_a_model_cannot_say_that_its_weights_are_there() -> None:
+    model = a_model()
+    with apart():
+        said = without_weights(model).graph.initializer[0]
+    with apart():
+        assert not is_apart(said)
