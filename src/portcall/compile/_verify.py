@@ -44,8 +44,12 @@ _SOURCE = re.compile(r"\[ONNXRuntimeError\] : \d+ : \w+ : |/\S+\.\w+:\d+ .*?\) "
 _REMEMBERED = 1024  # elements of a constant that a bundle keeps
 _INTEGERS = 2  # below which inputs of integers are, where nothing says more: masks, and indices of most things
 _PASSED_ON = ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", "Expand")
+_NONE = 9  # no operand: the first one is of floats, and becomes uint8
 # Products of bytes: where each has the zero point of its first operand, its second operand, and that one's zero point.
-_PRODUCTS = {"MatMulInteger": (2, 1, 3), "QLinearConv": (2, 3, 5), "QLinearMatMul": (2, 3, 5), "QGemm": (2, 3, 5)}
+_PRODUCTS = {
+    "MatMulInteger": (2, 1, 3), "QLinearConv": (2, 3, 5), "QLinearMatMul": (2, 3, 5), "QGemm": (2, 3, 5),
+    "MatMulIntegerToFloat": (4, 1, 5), "QAttention": (6, 1, 7), "DynamicQuantizeMatMul": (_NONE, 1, 3),
+}  # fmt: skip
 _SIGN = 128  # by how much a byte without a sign is larger than the same byte with one
 
 
