@@ -214,8 +214,33 @@ def test_tensor_refuses_arrays_of_other_elements(dtype: Any) -> None:
         echo(array)
     assert str(array.dtype) in str(caught.value)
     assert (caught.value.function, caught.value.position) == ("testing.echo", 0)
-    with pytest.raises(errors.ArgumentError, match="array"):
-        portcall.tensor(array)
+    if str(array.dtype) not in ("int4", "uint4", "float4_e2m1fn"):  # which are packed
+        with pytest.raises(errors.ArgumentError, match="array"):
+            portcall.tensor(array)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "values", "packed"),
+    [
+        ("int4", [[1, -2, 3], [-8, 7, 0], [5, -1, 6]], [0xE1, 0x83, 0x07, 0xF5, 0x06]),
+        ("uint4", [[1, 2], [15, 8]], [0x21, 0x8F]),
+        ("float4_e2m1fn", [0.5, -6.0, 1.5], [0xF1, 0x03]),
+    ],
+)
+def test_elements_of_4_bits_are_filled_and_read_through_numpy(dtype: str, values: Any, packed: list[int]) -> None:
+    array = np.array(values, getattr(ml_dtypes, dtype))
+    filled = portcall.empty(array.shape, dtype).copyfrom(array)
+    made = portcall.tensor(array)
+    listed = portcall.tensor(values, dtype)
+    for t in (filled, made, listed):
+        assert (str(t.dtype), t.shape, t.nbytes) == (dtype, array.shape, len(packed))
+        assert t.view((t.nbytes,), "uint8").numpy().tolist() == packed
+        assert t.numpy().dtype == array.dtype
+        assert t.numpy().tolist() == array.tolist()
+    with pytest.raises(ValueError, match="read-only"):
+        made.numpy()[:] = 0
+    with pytest.raises(TypeError, match=dtype):
+        filled.copyfrom(np.ones(array.shape, "float32"))
 
 
 def test_tensor_refuses_the_other_byte_order() -> None:
@@ -224,7 +249,7 @@ def test_tensor_refuses_the_other_byte_order() -> None:
     assert echo(np.zeros(3, "<f4")).dtype == "float32"
 
 
-@pytest.mark.parametrize("dtype", ["float32x4", "float4_e2m1fn", "int4", "handle"])
+@pytest.mark.parametrize("dtype", ["float32x4", "float4_e2m1fnx2", "handle"])
 def test_numpy_refuses_elements_it_cannot_hold(dtype: str) -> None:
     with pytest.raises(TypeError, match="NumPy"):
         portcall.empty(4, dtype).numpy()

@@ -6,6 +6,8 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import inspect
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -242,3 +244,48 @@ def test_data_types_are_made_of_what_names_them() -> None:
     device = portcall.Device("cuda", 1)
     assert (device, portcall.Device("cuda:1")) == (portcall.cuda(1), device)
     assert dataclasses.is_dataclass(Leaf)
+
+
+def test_class_without_a_constructor_gets_one_for_all_fields(registrations_undone: None) -> None:
+    @py_class("test.helpers.Own")
+    class Made(portcall.Object):
+        a: int
+
+        def __init__(self, a: int) -> None:
+            self.a = a + 1
+
+    @py_class("test.helpers.OwnMore")
+    class MadeMore(Made):
+        b: int
+
+    assert Made(1).a == 2
+    more: Any = MadeMore
+    made = more(1, 2)
+    assert (made.a, made.b) == (1, 2)
+
+
+CLASSES_OF_CXX = """
+import importlib.util, pathlib
+folder = pathlib.Path(importlib.util.find_spec("tvm_ffi").origin).parent
+from portcall import tvm_ffi
+from portcall.tvm_ffi.dataclasses import IntEnum, c_class, entry
+tvm_ffi.load_module(folder / "lib" / "libtvm_ffi_testing.so")
+
+class Level(IntEnum, type_key="testing.TestCxxIntEnum"):
+    low = entry(value=10)
+    high = entry(value=20)
+
+@c_class("testing.TestIntPair")
+class Pair(tvm_ffi.Object):
+    a: int
+    b: int
+    neither: str
+
+assert [Level.low == 10, Level(20) is Level.high, len(list(Level))] == [True, True, 2]
+assert tvm_ffi.dataclasses.asdict(Pair(1, 2)) == {"a": 1, "b": 2}
+"""
+
+
+@pytest.mark.peers
+def test_classes_of_cxx_get_entries_from_python_and_may_annotate_more() -> None:
+    subprocess.run([sys.executable, "-c", CLASSES_OF_CXX], check=True, timeout=120)

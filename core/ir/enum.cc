@@ -18,14 +18,17 @@ int32_t IndexOf(std::string_view key, int32_t parent) {
   return index;
 }
 
-// Defines an enum; parent: ffi.Enum, ffi.IntEnum or ffi.StrEnum. The type must not exist.
+// Defines the entries of an enum; parent: ffi.Enum, ffi.IntEnum or ffi.StrEnum. The type is made where a library has not
+// described it; it must have no entries.
 PORTCALL_REGISTER_GLOBAL("portcall.ir.DefineEnum")
     .set_body_typed([](String key, String parent, Array<String> names, Array<int64_t> numbers) {
       int32_t up = TypeIndexOf<EnumObj>();
       if (parent != EnumObj::kTypeKey) up = IndexOf(parent, up);
       const int32_t index = IndexOf(key, up);
-      TVMFFITypeMetadata metadata{{nullptr, 0}, nullptr, sizeof(EnumObj), kTVMFFISEqHashKindUniqueInstance};
-      Check(TVMFFITypeRegisterMetadata(index, &metadata));
+      if (TVMFFIGetTypeInfo(index)->metadata == nullptr) {
+        TVMFFITypeMetadata metadata{{nullptr, 0}, nullptr, sizeof(EnumObj), kTVMFFISEqHashKindUniqueInstance};
+        Check(TVMFFITypeRegisterMetadata(index, &metadata));
+      }
       std::vector<Any> entries, indexes;
       for (size_t i = 0; i < names.size(); ++i) {
         auto* entry = NewNode<EnumObj>(numbers[i], names[i]);

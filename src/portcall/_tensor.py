@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload
 
 from portcall import _core
@@ -37,6 +38,8 @@ class Tensor(ArrayLike, _core.Tensor):
     def numpy(self, *, out: NDArray[Any] | None = None) -> NDArray[Any]:
         """Return the elements as a NumPy array: a view of the same memory on the host, else a copy.
 
+        Elements of 4 bits (int4, uint4, float4_e2m1fn) are unpacked, into a read-only copy of ml_dtypes' types.
+
         Parameters:
             out: an array of the same shape and type to copy into, and to return.
 
@@ -63,7 +66,8 @@ class Tensor(ArrayLike, _core.Tensor):
         if self.readonly:
             raise ValueError("the tensor is read-only")
         if not isinstance(source, _core.Tensor):
-            source = _core.tensor_over(array_like(source, self.dtype))
+            source = _pack(source, self.dtype) if _is_packed(self.dtype) else array_like(source, self.dtype)
+            source = _core.tensor_over(source)
         self._copy_from(source)
         return self
 
@@ -129,6 +133,9 @@ class Tensor(ArrayLike, _core.Tensor):
 _core.register_class(_core.TYPE_INDEX["Tensor"], Tensor)
 
 
+_PACKED_OF_NUMPY = ("int4", "uint4", "float4_e2m1fn")  # types of ml_dtypes, with a byte for each element
+
+
 class _Memory:
     """What NumPy reads to make an array over a tensor's memory; the array keeps this, and this the tensor."""
 
@@ -147,12 +154,53 @@ def _as_array(tensor: Tensor) -> NDArray[Any]:
     import numpy
 
     dtype = tensor.dtype.numpy()
+    if _is_packed(tensor.dtype) and tensor.is_contiguous:
+        return _unpack(tensor)
     if dtype.itemsize != tensor.dtype.itemsize or tensor.dtype.bits % 8:
         raise TypeError(f"NumPy keeps each element in bytes of its own; a {tensor.dtype} tensor packs them")
     known = dtype.isbuiltin == 1
     memory = _Memory(tensor, dtype.str if known else f"|V{dtype.itemsize}", dtype.itemsize)
     array = numpy.asarray(memory)
     return array if known else array.view(dtype)
+
+
+def _is_packed(dtype: _core.DataType) -> bool:
+    return dtype.bits == 4 and dtype.lanes == 1
+
+
+def _unpack(tensor: Tensor) -> NDArray[Any]:
+    """Return a copy of elements of 4 bits, the first of each two in the lower half of a byte (as in DLPack)."""
+    import numpy
+
+    packed = tensor.view((tensor.nbytes,), "uint8").numpy()
+    halves = numpy.stack((packed & 15, packed >> 4), -1).reshape(-1)[: math.prod(tensor.shape)]
+    kind = tensor.dtype.numpy()
+    if tensor.dtype.code == _core.TYPE_CODE["Int"]:
+        halves = (halves ^ 8).astype("int8") - numpy.int8(8)
+    whole = tensor.dtype.code in (_core.TYPE_CODE["Int"], _core.TYPE_CODE["UInt"])
+    array = (halves.astype(kind) if whole else halves.view(kind)).reshape(tensor.shape)
+    array.flags.writeable = False  # a change would not reach the tensor
+    return array
+
+
+def _pack(source: Any, dtype: DataType) -> Tensor:
+    """Return a tensor with the numbers of an array as elements of 4 bits.
+
+    Raises:
+        TypeError: the array has elements of another type.
+    """
+    import numpy
+
+    kind = dtype.numpy()
+    array = numpy.asarray(source, dtype=None if hasattr(source, "dtype") else kind)
+    if array.dtype != kind:
+        raise TypeError(f"the tensor has elements of type {dtype}, the array {array.dtype}")
+    whole = dtype.code in (_core.TYPE_CODE["Int"], _core.TYPE_CODE["UInt"])
+    halves = (array.astype("int8") if whole else array).reshape(-1).view("uint8") & 15
+    halves = numpy.append(halves, numpy.zeros(halves.size % 2, "uint8"))
+    packed = empty(array.shape, dtype)
+    packed.view((packed.nbytes,), "uint8").numpy()[:] = halves[::2] | halves[1::2] << 4
+    return packed
 
 
 def array_like(value: Any, dtype: DataType | None = None) -> Any:
@@ -222,6 +270,9 @@ def tensor(source: Any, dtype: Any = None, device: Any = None) -> Any:
         import numpy
 
         source = numpy.asarray(source, dtype=None if dtype is None else as_dtype(dtype).numpy())
+    elements = str(getattr(source, "dtype", ""))
+    if elements in _PACKED_OF_NUMPY:
+        source = _pack(source, as_dtype(elements))
     view = _core.tensor_over(source)
     return empty(view.shape, view.dtype, view.device if device is None else device).copyfrom(view)
 

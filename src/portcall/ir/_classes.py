@@ -508,7 +508,7 @@ def _make_class(cls: Any, key: str, index: int, scope: Mapping[str, Any] | None 
 
 
 def _add_constructor(cls: Any, body: dict[str, Any]) -> None:
-    if cls.__init__ is Object.__init__ or _dataclass.is_generated(cls.__init__):
+    if "__init__" not in cls.__dict__ or _dataclass.is_generated(cls.__init__):  # as the standard library's dataclass
         body["__init__"] = _dataclass.constructor(body["__signature__"])
 
 

@@ -278,12 +278,13 @@ def define(cls: type[Enum], key: str) -> dict[str, Any]:
     wanted, alias = _wanted(cls, declared)
     _operations.library()
     index = _core.type_index_of(key)
-    if index < 0:
-        if not wanted:
-            raise TypeError(f"enum '{key}' has no entries: write one as `name = 0`")
+    if index < 0 and not wanted:
+        raise TypeError(f"enum '{key}' has no entries: write one as `name = 0`")
+    state: Any = None if index < 0 else _core.type_attribute(index, _STATE)
+    if wanted and (state is None or not len(state.entries)):  # a library may leave the entries to Python
         parent = next(base.__dict__["__portcall_key__"] for base in cls.__mro__ if base in (Enum, IntEnum, StrEnum))
         _operations.function("portcall.ir.DefineEnum")(key, parent, list(wanted), list(wanted.values()))
-    state = _core.type_attribute(_core.type_index_of(key), _STATE)
+        state = _core.type_attribute(_core.type_index_of(key), _STATE)
     known = {} if state is None else {entry._str_index: entry._int_index for entry in state.entries}
     bare = all(isinstance(value, Entry) and value.value is None for value in declared.values())
     if wanted and (wanted.keys() - known.keys() or (not bare and wanted != known)):

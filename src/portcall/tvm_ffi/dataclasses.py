@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import inspect
 from collections.abc import Callable
 from dataclasses import KW_ONLY, MISSING, Field
 from typing import Any
@@ -13,6 +14,7 @@ from portcall import _core
 from portcall._container import Array, Map
 from portcall._core import Object
 from portcall.ir._annotations import field as _field
+from portcall.ir._annotations import is_class_variable
 from portcall.ir._classes import Comparison, method, register_object
 from portcall.ir._enum import Enum, EnumAttribute, IntEnum, StrEnum, entry
 
@@ -88,8 +90,24 @@ def py_class(
 
 
 def c_class(type_key: str, *, frozen: bool | None = None, **options: Any) -> Any:
-    """Take over the class of a type that C++ defined: ``portcall.register_object``."""
-    return register_object(type_key, frozen=frozen or None, **options)
+    """Take over the class of a type that C++ defined: ``portcall.register_object``.
+
+    Annotations of fields that the type does not have are for type checkers only.
+    """
+    register = register_object(type_key, frozen=frozen or None, **options)
+    index = _core.type_index_of(type_key)
+    if index < 0:
+        return register
+
+    def take_over(cls: Any) -> Any:
+        names = [access.__name__ for access, *_ in _core.describe_type(index)[5]]
+        hints = inspect.get_annotations(cls)
+        cls.__annotations__ = {
+            name: hint for name, hint in hints.items() if name in names or is_class_variable(cls, name)
+        }
+        return register(cls)
+
+    return take_over
 
 
 def is_dataclass(obj: Any) -> bool:
