@@ -47,7 +47,7 @@ HOUSE = [
         "_classes",
         "__init__",
     ),
-    ("inspect", "_elf _cursor", "_kernels", "_embedded", "_linkage _wasm", "_machine _seal", "_library", "__init__"),
+    ("inspect", "_elf _cursor", "_kernels", "_embedded", "_mapped _wasm", "_machine _seal", "_library", "__init__"),
     ("tvm_ffi/utils", "kwargs_wrapper", "__init__"),
     (
         "tvm_ffi",

@@ -10,8 +10,8 @@ import pytest
 
 import portcall
 from portcall import _core, toolchain
+from portcall.inspect import this_machine
 from portcall.inspect._elf import ElfError, read_elf
-from portcall.inspect._linkage import this_build
 
 CORE = Path(__file__).parents[1] / "core"
 
@@ -51,7 +51,7 @@ def elf_facts(data: bytes) -> Any:
         elf = read_elf(data)
     except ElfError:
         return None
-    if elf.kind != "shared" or elf.build != this_build():
+    if elf.kind != "shared" or elf.build != this_machine().build:
         return None
     defined = [symbol for symbol in elf.symbols if symbol.defined]
     return (

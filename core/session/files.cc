@@ -94,7 +94,7 @@ void Register(const Functions& functions) {
   for (const auto& [name, function] : functions) Registry::Set(name, function, true);
 }
 
-Functions FilesOf(std::shared_ptr<const Folder> folder) {
+Functions FilesOf(std::shared_ptr<const Folder> folder, const Beside& beside) {
   Functions functions;
   const auto offer = [&](const char* name, auto body) {
     functions.emplace_back(name, PackedFunc(detail::Unpack(std::move(body)), name));
@@ -132,9 +132,9 @@ Functions FilesOf(std::shared_ptr<const Folder> folder) {
         [folder](std::string path) { return static_cast<int64_t>(SizeOf(folder->Open(path, O_RDONLY))); });
   offer("portcall.rpc.file_digest",
         [folder](std::string path) { return folder->DigestOf(folder->Open(path, O_RDONLY)); });
-  offer_packed("portcall.rpc.machine", [folder](Args args, RetValue* rv) {
+  offer_packed("portcall.rpc.machine", [folder, beside](Args args, RetValue* rv) {
     const std::string path = folder->Path(TextAt(args, 0));
-    *rv = DescribeMachine(path.substr(0, path.rfind('/')), TextAt(args, 1));
+    *rv = DescribeMachine(path.substr(0, path.rfind('/')), TextAt(args, 1), beside);
   });
   return functions;
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "session/folder.h"
+#include "session/linkage.h"
 
 namespace portcall::session {
 
@@ -16,7 +17,7 @@ using Functions = std::vector<std::pair<std::string, PackedFunc>>;
 void Register(const Functions& functions);
 
 // Those for the files of a session.
-Functions FilesOf(std::shared_ptr<const Folder> folder);
+Functions FilesOf(std::shared_ptr<const Folder> folder, const Beside& beside = {});
 // Those for contents that are kept in the folder's store from session to session, at most `limit` bytes; 0 for what the
 // disk can spare. `told` is called with the path of each whole file that is kept.
 Functions ContentsOf(std::shared_ptr<Folder> folder, uint64_t limit, PackedFunc told = {});

@@ -8,6 +8,7 @@
 #include "portcall/container.h"
 #include "portcall/function.h"
 #include "session/files.h"
+#include "session/needs.h"
 #include "session/process.h"
 
 using namespace portcall;
@@ -57,12 +58,18 @@ PORTCALL_EXPORT_TYPED(serve,
 PORTCALL_EXPORT_TYPED(register_values, RegisterValues)
 PORTCALL_EXPORT_TYPED(objects, [] { return InTurn(ObjectFunctions()); })
 
+// Of DescribeMachine, with places. The last two arguments are those of Beside.
+PORTCALL_EXPORT_TYPED(machine, [](std::string folder, std::string needs, PackedFunc place_of, std::string objects) {
+  return DescribeMachine(folder, needs, {std::move(place_of), std::move(objects)}, true);
+})
+
 // Functions by name, in turn: those of a session's clients, and some for the server itself. `told`: of ContentsOf; None
-// where nothing is kept.
-PORTCALL_EXPORT_TYPED(files, [](int64_t limit, PackedFunc digest, PackedFunc told) {
+// where nothing is kept. The last two arguments are those of Beside.
+PORTCALL_EXPORT_TYPED(files, [](int64_t limit, PackedFunc digest, PackedFunc told, PackedFunc place_of,
+                                std::string objects) {
   const auto most = static_cast<uint64_t>(limit);
   const auto folder = std::make_shared<Folder>(most, std::move(digest));
-  Functions all = FilesOf(folder);
+  Functions all = FilesOf(folder, {std::move(place_of), std::move(objects)});
   if (told.defined()) {
     for (auto& function : ContentsOf(folder, most, std::move(told))) all.push_back(std::move(function));
   }

@@ -96,6 +96,14 @@ Names FoldersOf(const std::string& folder, const Names& runpath, const Names& ot
   return folders;
 }
 
+void EraseDefined(const std::string& path, std::set<std::string>* left) {
+  Read(path, true, [&](const MappedFile&, const ElfFile& elf) {
+    for (const auto* defined : {&elf.functions, &elf.objects}) {
+      for (const std::string& name : *defined) left->erase(name);
+    }
+  });
+}
+
 // Keeps what this process has loaded under a library's name, while it is looked at.
 class Loaded {
  public:
@@ -119,12 +127,14 @@ class Loaded {
 
 }  // namespace
 
-Linkage::Linkage(const std::string& folder, const Names& needed, const Names& runpath) : needed_(needed) {
+Linkage::Linkage(const std::string& folder, const Names& needed, const Names& runpath, const Beside& beside)
+    : beside_(beside), needed_(needed) {
   struct Asked {
     Names names, folders;
     std::string asker;
   };
   const Names others = DefaultFolders();
+  for (const std::string& name : needed) found_.emplace(name, "");
   std::deque<Asked> left = {{needed, FoldersOf(folder, runpath, others), "it"}};
   for (; !left.empty(); left.pop_front()) {  // in the order of the dynamic linker
     const Asked asked = std::move(left.front());
@@ -132,6 +142,7 @@ Linkage::Linkage(const std::string& folder, const Names& needed, const Names& ru
       Place place{};
       const std::string path = Find(name, asked.folders, &place);
       const bool loaded(Loaded(name.c_str()));
+      if (const auto own = found_.find(name); own != found_.end() && own->second.empty()) own->second = path;
       if (path.empty()) {
         if (!loaded) not_found_.emplace(name, asked.asker);
       } else if (opened_.size() < kMostFiles && opened_.emplace(place, path).second && !loaded) {
@@ -150,7 +161,9 @@ std::string Linkage::Find(const std::string& name, const Names& folders, Place* 
   if (name.find('/') != std::string::npos) places.push_back(name);
   else if (!name.empty())
     for (const std::string& folder : folders) places.push_back(std::string(folder).append("/").append(name));
-  for (const std::string& path : places) {
+  if (beside_.place_of.defined()) places.push_back("");  // asked last: looking for packages takes long
+  for (std::string& path : places) {
+    if (path.empty()) path = beside_.place_of(name).cast<std::string>();
     const auto note = [&](const MappedFile& file, const ElfFile&) {
       *place = {file.info().st_dev, file.info().st_ino};
     };
@@ -160,15 +173,11 @@ std::string Linkage::Find(const std::string& name, const Names& folders, Place* 
 }
 
 std::set<std::string> Linkage::Without(const Names& symbols) const {
-  std::set<std::string> left = WithoutProcess(symbols);
+  std::set<std::string> left = WithoutRuntime(symbols, beside_);
   for (const std::string& name : needed_) Loaded(name.c_str()).EraseDefined(&left);
   for (const auto& [place, path] : opened_) {
     if (left.empty()) break;
-    Read(path, true, [&](const MappedFile&, const ElfFile& elf) {
-      for (const auto* defined : {&elf.functions, &elf.objects}) {
-        for (const std::string& name : *defined) left.erase(name);
-      }
-    });
+    EraseDefined(path, &left);
   }
   return left;
 }
@@ -186,9 +195,11 @@ std::set<std::string> Linkage::VersionGap(const std::string& library, const Name
   return {};
 }
 
-std::set<std::string> WithoutProcess(const Names& symbols) {
+std::set<std::string> WithoutRuntime(const Names& symbols, const Beside& beside) {
   std::set<std::string> left(symbols.begin(), symbols.end());
-  Loaded(nullptr).EraseDefined(&left);
+  for (const char* name : {static_cast<const char*>(nullptr), "libportcall.so"}) Loaded(name).EraseDefined(&left);
+  const auto objects = left.lower_bound("Portcall");
+  if (objects != left.end() && objects->compare(0, 8, "Portcall") == 0) EraseDefined(beside.objects_library, &left);
   return left;
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the dynamic linker would do with a library here: which files it would open, what they offer. They are read, never
-// loaded. The rules are those of portcall/inspect/_linkage.py.
+// loaded. The search follows ld.so(8): what is loaded already, run path, LD_LIBRARY_PATH, the folders of ld.so.conf, the
+// default folders; then what the program that asks has beside them.
 #ifndef PORTCALL_SESSION_LINKAGE_H_
 #define PORTCALL_SESSION_LINKAGE_H_
 
@@ -10,15 +11,25 @@
 #include <string>
 #include <vector>
 
+#include "portcall/function.h"
+
 namespace portcall::session {
 
 using Names = std::vector<std::string>;
 
+// What a program has beside the linker's folders. The server without Python has nothing.
+struct Beside {
+  PackedFunc place_of;          // (name of a library) -> its path, empty text for none; not defined: there is none
+  std::string objects_library;  // the path of what has the functions of portcall/ir.h, and is loaded when it is needed
+};
+
 class Linkage {
  public:
   // For a library that lies in `folder`, or will, needs others and says where to look first.
-  Linkage(const std::string& folder, const Names& needed, const Names& runpath);
+  Linkage(const std::string& folder, const Names& needed, const Names& runpath, const Beside& beside);
 
+  // Where each library lies that it asks for itself; empty where nothing was found.
+  const std::map<std::string, std::string>& found() const { return found_; }
   // For each library that could not be found, who asks for it first.
   const std::map<std::string, std::string>& not_found() const { return not_found_; }
   // Those of the symbols that neither this process nor any of the libraries has, sorted.
@@ -35,13 +46,15 @@ class Linkage {
   };
   std::string Find(const std::string& name, const Names& folders, Place* place) const;
 
+  const Beside& beside_;
   std::map<Place, std::string> opened_;  // the path of each file
+  std::map<std::string, std::string> found_;
   std::map<std::string, std::string> not_found_;
   Names needed_;
 };
 
-// Those of the symbols that this process does not show to every library.
-std::set<std::string> WithoutProcess(const Names& symbols);
+// Those of the symbols that neither every library of this process sees, nor the runtime has.
+std::set<std::string> WithoutRuntime(const Names& symbols, const Beside& beside);
 
 }  // namespace portcall::session
 #endif  // PORTCALL_SESSION_LINKAGE_H_

@@ -10,7 +10,6 @@
 #include "portcall/container.h"
 #include "portcall/function.h"
 #include "session/json.h"
-#include "session/linkage.h"
 #include "session/machine.h"
 #include "session/text.h"
 
@@ -55,15 +54,18 @@ Names UnknownContexts(const Names& contexts) {
 }
 
 // What of a library's needs is not here; files are read, never loaded.
-std::string Unmet(const std::string& folder, const Json& needs) {
+std::string Unmet(const std::string& folder, const Json& needs, const Beside& beside, bool places) {
   needs.At("abi", "the needs").Text("'abi'");
   const Names needed = NamesIn(needs, "needed", kMostLibraries), runpath = NamesIn(needs, "runpath", kMostLibraries);
   const Names contexts = NamesIn(needs, "contexts", kMostNames), symbols = NamesIn(needs, "symbols", kMostNames);
   const auto& versions = needs.At("versions", "the needs").Object("'versions'");
   PORTCALL_CHECK(versions.size() <= 2 * kMostLibraries, ValueError) << "'versions' has too many names";
-  std::string libraries, gaps, lacking;
+  std::string libraries, gaps, lacking, found;
   if (IsForThis(needs)) {
-    const Linkage linkage(folder, needed, runpath);
+    const Linkage linkage(folder, needed, runpath, beside);
+    for (const auto& [name, path] : linkage.found()) {
+      found += (found.empty() ? "" : ", ") + Quoted(name) + ": " + Quoted(path);
+    }
     for (const auto& [name, asker] : linkage.not_found()) {
       libraries += (libraries.empty() ? "" : ", ") + Quoted(name) + ": " + Quoted(asker);
     }
@@ -79,15 +81,16 @@ std::string Unmet(const std::string& folder, const Json& needs) {
     for (const std::string& name : symbols) {
       if (name.compare(0, 3, "TVM") == 0 || name.compare(0, 8, "Portcall") == 0) calls.push_back(name);
     }
-    lacking = QuotedList(WithoutProcess(calls));
+    lacking = QuotedList(WithoutRuntime(calls, beside));
   }
   return "{\"libraries\": {" + libraries + "}, \"versions\": {" + gaps +
-         "}, \"contexts\": " + QuotedList(UnknownContexts(contexts)) + ", \"symbols\": " + lacking + "}";
+         "}, \"contexts\": " + QuotedList(UnknownContexts(contexts)) + ", \"symbols\": " + lacking +
+         (places ? ", \"found\": {" + found + "}}" : "}");
 }
 
 }  // namespace
 
-std::string DescribeMachine(const std::string& folder, std::string_view needs) {
+std::string DescribeMachine(const std::string& folder, std::string_view needs, const Beside& beside, bool places) {
   PORTCALL_CHECK(needs.size() <= kMostBytes, ValueError)
       << needs.size() << " bytes of facts are too many (limit " << kMostBytes << ")";
 #ifdef __GLIBC__
@@ -103,7 +106,7 @@ std::string DescribeMachine(const std::string& folder, std::string_view needs) {
       "}, \"system\": \"linux\", \"libc\": " + Quoted(libc) + ", \"libc_version\": " + Quoted(version) +
       ", \"target\": " + Quoted(Target()) + ", \"portcall\": " + Quoted(PORTCALL_VERSION) +
       ", \"abis\": " + (dlopen(nullptr, RTLD_LAZY) ? "[\"modern\", \"modern 0.21\", \"classic\"]" : "[]") + "}";
-  if (!needs.empty()) text += ", \"unmet\": " + Unmet(folder, Json::Parse(needs));
+  if (!needs.empty()) text += ", \"unmet\": " + Unmet(folder, Json::Parse(needs), beside, places);
   return text + "}";
 }
 

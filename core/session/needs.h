@@ -7,11 +7,14 @@
 #include <string>
 #include <string_view>
 
+#include "session/linkage.h"
+
 namespace portcall::session {
 
 // The answer as JSON. `needs` are those of a library that lies in `folder`, or will, as JSON; empty for the machine alone.
-// Throws ValueError for other questions.
-std::string DescribeMachine(const std::string& folder, std::string_view needs);
+// `places`: the answer says, too, where the libraries lie that are needed ("found"). Throws ValueError for other questions.
+std::string DescribeMachine(const std::string& folder, std::string_view needs, const Beside& beside,
+                            bool places = false);
 
 }  // namespace portcall::session
 #endif  // PORTCALL_SESSION_NEEDS_H_

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import importlib.util
 import os
 from collections.abc import Callable, Mapping
@@ -363,6 +364,15 @@ def load_plugin(path: str | os.PathLike[str]) -> Module:
     plugin = load_module(path)
     _plugins.append(plugin)
     return plugin
+
+
+@functools.cache
+def session_library() -> Module:
+    """Return what runs inside of a session, which stays loaded.
+
+    Its functions are its own: no client can ask for them by name. The server without Python has the same parts.
+    """
+    return load_plugin(SESSION_LIBRARY)
 
 
 def _linked(path: str) -> str:

@@ -21,7 +21,6 @@ from portcall.errors import ModuleLoadError, PortcallError
 from portcall.inspect import _elf, _embedded, _wasm
 from portcall.inspect._cursor import BlobError
 from portcall.inspect._kernels import LAYOUTS
-from portcall.inspect._linkage import open_mapped
 from portcall.inspect._machine import (
     ABIS,
     PLAIN,
@@ -32,6 +31,7 @@ from portcall.inspect._machine import (
     this_machine,
     unmet_here,
 )
+from portcall.inspect._mapped import open_mapped
 from portcall.inspect._seal import damage_of
 
 PREFIX = "__tvm_ffi_"
@@ -145,8 +145,7 @@ def inspect_library(path: str | os.PathLike[str]) -> LibraryReport:
         nbytes = len(data)
         signed = signatures_of(data) if PORTCALL_MARK in defined else []
     needs = needs_of(elf)
-    unmet, linkage = unmet_here(needs, file)
-    found = dict.fromkeys(needs.needed, "") if linkage is None else linkage.found
+    unmet, found = unmet_here(needs, file)
     runtime = [name for name in needs.symbols if name.startswith(RUNTIME_PREFIXES)]
     problems += [
         *kind_problems(elf.kind),
@@ -167,7 +166,7 @@ def inspect_library(path: str | os.PathLike[str]) -> LibraryReport:
         documented=tuple(sorted(documented(defined))),
         contexts=needs.contexts,
         modules=modules,
-        needed=tuple(Dependency(name, place) for name, place in found.items()),
+        needed=tuple(Dependency(name, found.get(name, "")) for name in dict.fromkeys(needs.needed)),
         runtime_imports=tuple(runtime),
         other_imports=len(needs.symbols) - len(runtime),
         missing=unmet.symbols,

@@ -8,18 +8,24 @@ there (``Unmet``), and the words for it (``problems_of``). What passes between t
 from __future__ import annotations
 
 import functools
+import importlib.util
 import json
-import platform
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import portcall
-from portcall._function import get_global_func
+from portcall._core import PackedFunc
+from portcall._function import convert, get_global_func
+from portcall._module import IR_LIBRARY, session_library
 from portcall.inspect._elf import Build
-from portcall.inspect._linkage import PACKAGES, Linkage, provided_by_runtime, this_build
+
+# Library: the package that carries it in its lib folder, and what to give to pip.
+PACKAGES = {
+    "libtvm_ffi.so": ("tvm_ffi", "apache-tvm-ffi"),
+    "libtvm_runtime.so": ("tvm", "apache-tvm"),
+    "libtvm_compiler.so": ("tvm", "apache-tvm"),
+}
 
 # The ways of calling a library's functions that this runtime knows, by name, and who compiles for them.
 ABIS = {
@@ -29,8 +35,6 @@ ABIS = {
 }
 PLAIN = "plain"  # unknown convention: a library that others depend on, for instance
 RUNTIME_PREFIXES = ("TVM", "Portcall")
-# What most libraries ask for.
-COMMON_LIBRARIES = ("libc.so.6", "libm.so.6", "libgcc_s.so.1", "libstdc++.so.6")
 # Limits of a question from a client: libraries, names, characters.
 MOST_LIBRARIES, MOST_NAMES, MOST_CHARACTERS = 256, 100_000, 1 << 24
 # How many symbols are named in words; the facts have them all.
@@ -94,24 +98,6 @@ class Needs:
     versions: Mapping[str, tuple[str, ...]]
     contexts: tuple[str, ...]
     symbols: tuple[str, ...]
-
-    @classmethod
-    def from_dict(cls, facts: Any) -> Needs:
-        """Make needs of what ``to_json`` made of some.
-
-        Raises:
-            ValueError: the facts are others, or too many.
-        """
-        versions = mapping_in(facts, "versions", MOST_LIBRARIES)
-        return cls(
-            build=build_in(facts),
-            abi=text_in(facts, "abi"),
-            needed=names_in(facts, "needed", MOST_LIBRARIES),
-            runpath=names_in(facts, "runpath", MOST_LIBRARIES),
-            versions={library: names_in(versions, library, MOST_NAMES) for library in versions},
-            contexts=names_in(facts, "contexts", MOST_NAMES),
-            symbols=names_in(facts, "symbols", MOST_NAMES),
-        )
 
 
 @dataclass(frozen=True)
@@ -211,23 +197,7 @@ def build_in(facts: Any) -> Build:
 @functools.cache
 def this_machine() -> Machine:
     """Return what this process runs on."""
-    libc, version = platform.libc_ver()
-    target = getattr(sys.implementation, "_multiarch", "") or f"{platform.machine()}-{sys.platform}-gnu"
-    return Machine(
-        build=this_build(),
-        system=sys.platform,
-        libc=libc or ("musl" if "musl" in target else ""),
-        libc_version=version,
-        target=target.replace("i386-", "x86-"),  # as zig calls it
-        portcall=portcall.__version__,
-        abis=tuple(ABIS),
-    )
-
-
-def read_loaded_libraries() -> None:
-    """Find out beforehand what would cost the first question some milliseconds, and stays as it is."""
-    this_machine()
-    Linkage(Path("library.so"), COMMON_LIBRARIES, ())
+    return Machine.from_dict(describe("", "")["machine"])
 
 
 def known_contexts() -> frozenset[str]:
@@ -235,24 +205,35 @@ def known_contexts() -> frozenset[str]:
     return frozenset(get_global_func("portcall.loader.ContextNames")())
 
 
-def unmet_here(needs: Needs, file: Path) -> tuple[Unmet, Linkage | None]:
-    """Return what a library would not find in this process if it lay at ``file``, and what it would bring in.
+def unmet_here(needs: Needs, file: Path) -> tuple[Unmet, dict[str, str]]:
+    """Return what a library would not find in this process if it lay at ``file``, and where the libraries lie it needs.
 
-    Files are read, never loaded. A library for another machine brings nothing in; of the symbols that it needs only
+    Files are read, never loaded. A library for another machine finds nothing; of the symbols that it needs only
     those count that the runtime should have.
     """
-    contexts = tuple(name for name in needs.contexts if name not in known_contexts())
-    if needs.build != this_build():
-        calls = {name for name in needs.symbols if name.startswith(RUNTIME_PREFIXES)}
-        return Unmet({}, {}, contexts, tuple(sorted(calls - provided_by_runtime(calls)))), None
-    linkage = Linkage(file, needs.needed, needs.runpath)
-    unmet = Unmet(
-        libraries=linkage.not_found,
-        versions=dict(linkage.version_gaps(needs.versions)),
-        contexts=contexts,
-        symbols=tuple(sorted(linkage.without(set(needs.symbols)))),
-    )
-    return unmet, linkage
+    unmet = describe(str(file.resolve().parent), to_json(needs))["unmet"]
+    return Unmet.from_dict(unmet), unmet["found"]
+
+
+def describe(folder: str, needs: str) -> dict[str, Any]:
+    facts: dict[str, Any] = json.loads(session_library()["machine"](folder, needs, *beside()))
+    return facts
+
+
+def beside() -> tuple[PackedFunc, str]:
+    """Return what this process has for a library beside what the dynamic linker finds, as core/session takes it."""
+    return convert(place_of), str(IR_LIBRARY)
+
+
+def place_of(library: str) -> str:
+    """Return where a package has a library, which portcall loads itself; empty for nowhere."""
+    if library in PACKAGES:
+        spec = importlib.util.find_spec(PACKAGES[library][0])
+        for folder in (spec and spec.submodule_search_locations) or ():
+            place = Path(folder, "lib", library)
+            if place.is_file():
+                return str(place)
+    return ""
 
 
 # ---- Words ---------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 from portcall.errors import ModuleLoadError
 from portcall.inspect._elf import Buffer, ElfError
-from portcall.inspect._linkage import open_mapped
+from portcall.inspect._mapped import open_mapped
 from portcall.inspect._wasm import library_end, read_library
 
 SEAL = struct.Struct("<8sQII")  # mark, size of the file, crc32 of all other bytes, 0

@@ -19,8 +19,8 @@ from portcall import errors
 from portcall._archive import members_of, open_archive
 from portcall.inspect._elf import Buffer, ElfError, read_build
 from portcall.inspect._library import kind_problems, needs_of
-from portcall.inspect._linkage import open_mapped
 from portcall.inspect._machine import Machine, Unmet, compile_for, from_json, mapping, problems_of, to_json
+from portcall.inspect._mapped import open_mapped
 from portcall.inspect._seal import damage_of
 from portcall.inspect._wasm import read_library
 

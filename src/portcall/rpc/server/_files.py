@@ -37,9 +37,9 @@ from pathlib import Path
 from typing import Any
 
 from portcall._function import convert, register_func
-from portcall._module import Module, load_module
-from portcall.inspect._machine import Needs, from_json, this_machine, to_json, unmet_here
-from portcall.rpc.server._session import LIBRARIES, library
+from portcall._module import Module, load_module, session_library
+from portcall.inspect._machine import beside
+from portcall.rpc.server._session import LIBRARIES
 from portcall.rpc.wire import _zstd
 from portcall.rpc.wire._digests import LARGE, Background, digest_of
 
@@ -68,14 +68,13 @@ class Files:
     def __init__(self, limit: int = 0, *, keeps: bool = False) -> None:
         self.root = ""
         told = convert(_Unnamed().add) if keeps else None
-        parts = library()["files"](limit, convert(digest_of), told)
+        parts = session_library()["files"](limit, convert(digest_of), told, *beside())
         self.functions: dict[str, Any] = dict(zip(map(str, parts[::2]), parts[1::2], strict=True))
         own = (self.functions.pop(name) for name in ("enter", "verify", "used", "check_room"))
         self._enter, self._verify, self.used, self.check_room = own
         self.functions |= {
             "tvm.rpc.server.load_module": self._load_module,
             "tvm.rpc.server.download_linked_module": self._download_linked_module,
-            "portcall.rpc.machine": self._machine,
         }
         if _zstd.is_available():
             self.functions["portcall.rpc.file_write_zstd"] = self._file_write_zstd
@@ -99,14 +98,6 @@ class Files:
         check_kind(size, int, "the size of a piece")
         written: int = self.functions["portcall.rpc.file_write"](path, offset, _zstd.decompress(packed, size))
         return written
-
-    def _machine(self, path: str = "", needs: str = "") -> str:
-        check_kind(needs, str, "a library's needs")
-        answer: dict[str, object] = {"machine": this_machine()}
-        if needs:
-            place = Path(self.functions["tvm.rpc.server.workpath"](path))
-            answer["unmet"], _ = unmet_here(Needs.from_dict(from_json(needs)), place)
-        return to_json(answer)
 
     # ---- Modules ----
 

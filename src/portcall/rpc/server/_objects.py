@@ -27,8 +27,9 @@ from portcall import _core
 from portcall._container import Array, List, Shape
 from portcall._core import Object, PackedFunc
 from portcall._function import register_func
+from portcall._module import session_library
 from portcall._signature import to_plain
-from portcall.rpc.server._session import library, register_values
+from portcall.rpc.server._session import register_values
 
 NO_LENGTH, ITERATOR = -1, -2
 _SEQUENCES = (Array, List, Shape)
@@ -177,7 +178,7 @@ _OWN = (
 @functools.cache
 def _of_core() -> dict[str, Any]:
     """Return what core/session has, for objects of every language."""
-    parts = library()["objects"]()
+    parts = session_library()["objects"]()
     return dict(zip(map(str, parts[::2]), parts[1::2], strict=True))
 
 

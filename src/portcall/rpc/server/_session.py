@@ -3,25 +3,18 @@
 
 from __future__ import annotations
 
-import functools
 import signal
 
 from portcall._function import get_global_func
-from portcall._module import IR_LIBRARY, SESSION_LIBRARY, Module, load_plugin
+from portcall._module import IR_LIBRARY, load_plugin, session_library
 
 LIBRARIES = (".so", ".dylib")  # suffixes of files that are loaded as they are
-
-
-@functools.cache
-def library() -> Module:
-    """Return the library, which stays loaded. Its functions are its own: no client can ask for them by name."""
-    return load_plugin(SESSION_LIBRARY)
 
 
 def register_values() -> None:
     """Register the functions by which a session sends and receives objects by value."""
     load_plugin(IR_LIBRARY)  # what reads and writes them
-    library()["register_values"]()
+    session_library()["register_values"]()
 
 
 def allow_interrupts() -> None:
@@ -41,4 +34,4 @@ def allow_interrupts() -> None:
 
 def register_standard_names() -> None:
     """Register the functions that clients and tuners of TVM look up by name; one that is there already stays."""
-    library()["register_standard_names"]()
+    session_library()["register_standard_names"]()

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from portcall._function import convert, get_global_func, list_global_func_names
-from portcall._module import Module, load_module
+from portcall._module import Module, load_module, session_library
 from portcall.rpc.client import _errors as _errors  # the classes of the errors that functions of a client raise
 from portcall.rpc.server._files import Files
 from portcall.rpc.server._link import Link
@@ -42,7 +42,7 @@ from portcall.rpc.server._messages import (
 )
 from portcall.rpc.server._objects import register_object_functions
 from portcall.rpc.server._options import ServerOptions, is_python_function
-from portcall.rpc.server._session import allow_interrupts, library, register_standard_names
+from portcall.rpc.server._session import allow_interrupts, register_standard_names
 from portcall.rpc.wire._facts import DEVICE_FAILED, OFFERED
 
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
@@ -118,11 +118,11 @@ def run_session(start: StartWorker, options: ServerOptions, load: Callable[[], O
     isolate_process(start)
     features = frozenset(filter(None, start.features.split(",")))
     offer = load()
-    library()["limit_resources"](options.memory_limit, options.disk_limit)
+    session_library()["limit_resources"](options.memory_limit, options.disk_limit)
     offer.files.enter(os.getcwd(), os.path.join(os.path.dirname(start.directory), "contents", start.credential))
     allow_interrupts()
     pipes = [*start.stdout, *start.stderr] if features else []  # a client that may read an account of its end
-    failed = library()["serve"](
+    failed = session_library()["serve"](
         start.client, offer.patterns, options.max_frame, constructor(options, offer.patterns, features), start.progress,
         ",".join(features), pipes, flush_output,
     )  # fmt: skip
@@ -146,7 +146,7 @@ def isolate_process(start: StartWorker) -> None:
     """Become a separate process, which ends with its parent, in the session's directory."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
-    library()["isolate"](start.directory, start.parent)
+    session_library()["isolate"](start.directory, start.parent)
     os.environ["PWD"] = os.getcwd()
     os.environ["TMPDIR"] = temporary = os.path.join(start.directory, "tmp")
     if "tempfile" in sys.modules:  # it may have looked for a folder before

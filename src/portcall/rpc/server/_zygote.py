@@ -19,7 +19,6 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from portcall.inspect._machine import read_loaded_libraries
 from portcall.rpc.server._directories import delete_tree
 from portcall.rpc.server._link import Link
 from portcall.rpc.server._messages import (
@@ -89,8 +88,7 @@ class Zygote:
         self._offer = load_user_code(self._options)
         self._reason = "of --no-fork" if self._options.no_fork else threads_in_the_way()
         if not self._reason:
-            read_loaded_libraries()  # so that each session need not
-            _zstd.is_available()  # nor this
+            _zstd.is_available()  # so that each session need not
         gc.collect()
         gc.freeze()
         self._link.send(ZygoteReady(self._reason))
