@@ -17,11 +17,15 @@ import pytest
 import portcall
 
 ROOT = Path(__file__).parents[1]
-WHEEL_LIMIT = 2_450_000  # with what runs inside of a session
+WHEEL_LIMIT = (
+    2_520_000  # with what runs inside of a session, deploy, the report of bench, and the dashboard of the farm
+)
 CORE_LIMIT = 600_000
 GRAPH_LIMIT = 140_000
 VM_LIMIT = 130_000
-SESSION_LIMIT = 292_000  # with both halves of the handshake, a listener, and the state of the machine
+SESSION_LIMIT = (
+    296_000  # with both halves of the handshake, a listener, the state of the machine, and what a library lacks
+)
 OPENCL_LIMIT = CUDA_LIMIT = 105_000
 BINARIES = Path(sys.executable).parent
 
