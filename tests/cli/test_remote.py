@@ -293,7 +293,7 @@ def test_doctor_remote_examines_a_server(invoke: Invoke, invoke_json: InvokeJson
     assert facts["portcall there"] == f"{here.portcall}, loads modern, modern 0.21, classic libraries"
     answer = invoke_json("doctor", server.address, "--key", "k")
     assert (answer["server"], answer["kind"]) == (server.address, "portcall")
-    assert [device["name"] for device in answer["devices"]] == ["cpu:0", "opencl:0"]
+    assert answer["devices"][0]["name"] == "cpu:0"
     assert answer["machine"] == json.loads(json.dumps(asdict(here)))
     assert answer["takes_libraries"]
     assert all(
