@@ -275,22 +275,21 @@ def _curves(
             if (degrees := number_of(each, "temperature_c")) is not None]  # fmt: skip
     if len(heat) > 1:
         yield "Temperature", heat, "{:.0f} °C".format
-    power = [
-        (t, (after - before) / (t - s))
-        for (s, a), (t, b) in itertools.pairwise(zip(times, readings, strict=True))
-        if t > s and (before := number_of(a, "energy_j")) is not None
-        and (after := number_of(b, "energy_j")) is not None
-    ]  # fmt: skip
+    power = _rates(readings, times, "energy_j")
     if len(power) > 1:
         yield "Power", power, "{:.3g} W".format
-    waited = [
-        (t, (after - before) * 1e-9 / (t - s))
-        for (s, a), (t, b) in itertools.pairwise(zip(times, readings, strict=True))
-        if t > s and (before := number_of(a, "waited_ns")) is not None
-        and (after := number_of(b, "waited_ns")) is not None
-    ]  # fmt: skip
+    waited = [(t, rate * 1e-9) for t, rate in _rates(readings, times, "waited_ns")]
     if len(waited) > 1:
         yield "Share of the time that the thread waited for a core", waited, "{:.0%}".format
+
+
+def _rates(readings: Sequence[Result], times: Sequence[float], name: str) -> list[tuple[float, float]]:
+    """Return by how much a counter grew in a second, from each reading to the next."""
+    return [
+        (t, (after - before) / (t - s))
+        for (s, a), (t, b) in itertools.pairwise(zip(times, readings, strict=True))
+        if t > s and (before := number_of(a, name)) is not None and (after := number_of(b, name)) is not None
+    ]
 
 
 def _range(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
