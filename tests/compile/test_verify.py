@@ -182,6 +182,19 @@ def test_verify_takes_products_of_bytes_from_kernels_that_do_not_saturate() -> N
         assert [kinds[node.input[place]] for place in (1, 3)] == [onnx.TensorProto.UINT8] * 2
 
 
+def test_verify_takes_both_products_of_a_quantized_lstm_from_such_kernels() -> None:
+    names = ["x", "w", "r", "b", "", "h", "c", "", "ws", "wz", "rs", "rz"]
+    node = onnx.helper.make_node("DynamicQuantizeLSTM", names, ["y"], domain="com.microsoft", hidden_size=2)
+    constants = {name: np.zeros((1, 2, 8), "int8") for name in "wr"} | {
+        name: np.zeros(1, "int8") for name in ("wz", "rz")
+    }
+    values = [onnx.numpy_helper.from_array(array, name) for name, array in constants.items()]
+    graph = onnx.helper.make_graph([node], "g", [], [], values)
+    _verify._without_saturation(graph)
+    kinds = {tensor.name: tensor.data_type for tensor in graph.initializer}
+    assert [kinds[graph.node[0].input[place]] for place in (1, 2, 9, 11)] == [onnx.TensorProto.UINT8] * 4
+
+
 @pytest.mark.campaign
 def test_verify_is_right_on_x86_64_without_vnni() -> None:
     """A processor of 2013, which qemu plays: no VNNI, so that onnxruntime's own products of uint8 and int8 saturate."""

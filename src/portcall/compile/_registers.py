@@ -229,11 +229,11 @@ class Sums:
             self.each(lambda t, column, total: result.store(w, pixel(t), column, value(t, column, total)))
             return
         self.each(lambda t, column, total: result.store(w, pixel(t), column, total))
-        with w.loop(len(self.rows)) as t:
-            for begin, count, lanes in self._vectors():
-                with w.loop(count) as v, w.vector(lanes) as lane:
-                    column = self._block.column + (v + begin) * self._block.lanes + lane
-                    result.store(w, pixel(t), column, value(t, column, result.load(pixel(t), column)))
+        for begin, count, lanes in self._vectors():
+            with w.loop(len(self.rows) * count) as each, w.vector(lanes) as lane:
+                t, v = each // count, each % count
+                column = self._block.column + (v + begin) * self._block.lanes + lane
+                result.store(w, pixel(t), column, value(t, column, result.load(pixel(t), column)))
 
     def _vectors(self) -> list[tuple[int, int, int]]:
         """Return the first vector of a row, how many have as many lanes, and these; the last one may have fewer."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import itertools
 import os
 import re
 from collections import defaultdict
@@ -44,11 +45,12 @@ _SOURCE = re.compile(r"\[ONNXRuntimeError\] : \d+ : \w+ : |/\S+\.\w+:\d+ .*?\) "
 _REMEMBERED = 1024  # elements of a constant that a bundle keeps
 _INTEGERS = 2  # below which inputs of integers are, where nothing says more: masks, and indices of most things
 _PASSED_ON = ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", "Expand")
-_NONE = 9  # no operand: the first one is of floats, and becomes uint8
+_NONE = 99  # no operand: the first one is of floats, and becomes uint8
 # Products of bytes: where each has the zero point of its first operand, its second operand, and that one's zero point.
-_PRODUCTS = {
-    "MatMulInteger": (2, 1, 3), "QLinearConv": (2, 3, 5), "QLinearMatMul": (2, 3, 5), "QGemm": (2, 3, 5),
-    "MatMulIntegerToFloat": (4, 1, 5), "QAttention": (6, 1, 7), "DynamicQuantizeMatMul": (_NONE, 1, 3),
+_PRODUCTS: dict[str, tuple[int, list[tuple[int, int]]]] = {
+    "MatMulInteger": (2, [(1, 3)]), "QLinearConv": (2, [(3, 5)]), "QLinearMatMul": (2, [(3, 5)]),
+    "QGemm": (2, [(3, 5)]), "MatMulIntegerToFloat": (4, [(1, 5)]), "QAttention": (6, [(1, 7)]),
+    "DynamicQuantizeMatMul": (_NONE, [(1, 3)]), "DynamicQuantizeLSTM": (_NONE, [(1, 9), (2, 11)]),
 }  # fmt: skip
 _SIGN = 128  # by how much a byte without a sign is larger than the same byte with one
 
@@ -360,13 +362,13 @@ def _without_saturation(graph: Any) -> None:
     }
     signed = {name for name, tensor in constants.items() if tensor.data_type == onnx.TensorProto.INT8}
     for number, node in enumerate(graph.node):
-        first_zero, weights, zero = _PRODUCTS.get(node.op_type, (0, 0, 0))
-        if not weights or node.input[weights] not in signed or signed.intersection(node.input[first_zero:][:1]):
+        first_zero, pairs = _PRODUCTS.get(node.op_type, (_NONE, []))
+        if signed.intersection(node.input[first_zero:][:1]):
             continue
-        node.input.extend([""] * (zero + 1 - len(node.input)))
-        if node.input[zero] not in {"", *signed}:
-            continue  # it is computed
-        for place in (weights, zero):
+        node.input.extend([""] * (max((zero + 1 for _, zero in pairs), default=0) - len(node.input)))
+        if any(node.input[weights] not in signed or node.input[zero] not in {"", *signed} for weights, zero in pairs):
+            continue  # one of them is computed, or has no sign
+        for place in itertools.chain(*pairs):
             given = constants.get(node.input[place])
             values = np.zeros((), "int8") if given is None else array_of(given)
             name = f"{node.input[place]}/uint8 of node {number}"
