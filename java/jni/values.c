@@ -46,8 +46,8 @@ void Reach(TVMFFIAny* cell, char* stack, int64_t* end, int64_t limit) {
   *end += (int64_t)text.size;
 }
 
-// Text, bytes or a wide integer of any size, into a cell, owned. Code of a kernel compiler takes text as a pointer alone: then
-// the object is returned beside the cell.
+// Text, bytes or a wide integer of any size, into a cell, owned. Code of a kernel compiler takes text as a pointer alone, which
+// text with a NUL in it cannot be: then the object is returned beside the cell.
 EXPORT(jlong, text)(JNIEnv* env, jclass cls, jlong cell, jbyteArray array, jint type, jboolean plain) {
   UNUSED(cls);
   TVMFFIAny* made = (TVMFFIAny*)cell;
@@ -60,8 +60,9 @@ EXPORT(jlong, text)(JNIEnv* env, jclass cls, jlong cell, jbyteArray array, jint 
   if (status != 0) ThrowRaised(env);
   if (status != 0 || made->type_index < kTVMFFIObject) return 0;
   const jlong object = (jlong)made->v_obj;
-  if (plain && type == kTVMFFIStr) {
-    *made = (TVMFFIAny){.type_index = kTVMFFIRawStr, .v_c_str = ((const TVMFFIByteArray*)BodyOf(object))->data};
+  const TVMFFIByteArray* kept = BodyOf(object);
+  if (plain && type == kTVMFFIStr && strlen(kept->data) == kept->size) {
+    *made = (TVMFFIAny){.type_index = kTVMFFIRawStr, .v_c_str = kept->data};
   }
   return object;
 }

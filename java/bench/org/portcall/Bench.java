@@ -62,7 +62,7 @@ final class Bench {
     }
 
     private static void row(String what, String ours, String peer, String ratio, String target, boolean met) {
-        System.out.println("| " + String.join(" | ", what, ours, peer, ratio, target, target.isEmpty() ? "" : met ? "met" : "missed") + " |");
+        System.out.println("| " + String.join(" | ", what, ours, peer, ratio, target.isEmpty() ? "none" : target, target.isEmpty() ? "-" : met ? "met" : "missed") + " |");
     }
 
     /** Ours beside a peer: A B B A. */
@@ -106,7 +106,7 @@ final class Bench {
         Loop emptyUp = n -> {
             for (int i = 0; i < n; ++i) emptyUp();
         };
-        System.out.println("| what | portcall | peer | ratio | target | |\n| --- | --- | --- | --- | --- | --- |");
+        System.out.println("| what | portcall | peer | ratio | target | verdict |\n| --- | --- | --- | --- | --- | --- |");
         Loop plain = n -> {
             for (int i = 0; i < n; ++i) nop.call();
         };

@@ -18,9 +18,7 @@ public final class Args {
     }
 
     /** The number of arguments. */
-    public int size() {
-        return count;
-    }
+    public int size() { return count; }
 
     /** An argument: null, Long, Double, Boolean, String, byte[], DType, Device, Shape, List, Map, or an object of portcall. */
     public Object get(int i) {
@@ -35,9 +33,7 @@ public final class Args {
     }
 
     /** A number that fits an int. */
-    public int asInt(int i) {
-        return as(i, int.class);
-    }
+    public int asInt(int i) { return as(i, int.class); }
 
     /** A number. */
     public double asDouble(int i) {
@@ -46,47 +42,31 @@ public final class Args {
     }
 
     /** A truth value. */
-    public boolean asBoolean(int i) {
-        return as(i, boolean.class);
-    }
+    public boolean asBoolean(int i) { return as(i, boolean.class); }
 
     /** Text. */
-    public String asString(int i) {
-        return as(i, String.class);
-    }
+    public String asString(int i) { return as(i, String.class); }
 
     /** Bytes. */
-    public byte[] asBytes(int i) {
-        return as(i, byte[].class);
-    }
+    public byte[] asBytes(int i) { return as(i, byte[].class); }
 
     /** A tensor. What is written to one that was borrowed from an array goes back into the array. */
-    public Tensor asTensor(int i) {
-        return as(i, Tensor.class);
-    }
+    public Tensor asTensor(int i) { return as(i, Tensor.class); }
 
     /** A function. */
-    public PackedFunc asFunction(int i) {
-        return as(i, PackedFunc.class);
-    }
+    public PackedFunc asFunction(int i) { return as(i, PackedFunc.class); }
 
     /** A list. */
     @SuppressWarnings("unchecked")
-    public List<Object> asList(int i) {
-        return as(i, List.class);
-    }
+    public List<Object> asList(int i) { return as(i, List.class); }
 
     /** A map. */
     @SuppressWarnings("unchecked")
-    public Map<Object, Object> asMap(int i) {
-        return as(i, Map.class);
-    }
+    public Map<Object, Object> asMap(int i) { return as(i, Map.class); }
 
     /** An argument as a value of a class: those above, arrays of numbers, records, functional interfaces. */
     @SuppressWarnings("unchecked")
-    public <T> T as(int i, Class<T> type) {
-        return (T) Convert.to(get(i), type, "", i);
-    }
+    public <T> T as(int i, Class<T> type) { return (T) Convert.to(get(i), type, "", i); }
 
     private int cell(int i) {
         if (thread != Thread.currentThread()) {

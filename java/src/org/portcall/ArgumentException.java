@@ -5,7 +5,6 @@ import java.util.List;
 
 /** An argument, or a result, is of another type than is expected. */
 public final class ArgumentException extends PortcallException {
-    private static final long serialVersionUID = 1;
     private final String function, expected, got;
     private final int position;
 
@@ -27,22 +26,14 @@ public final class ArgumentException extends PortcallException {
     }
 
     /** The name of the function; empty where it has none. */
-    public String function() {
-        return function;
-    }
+    public String function() { return function; }
 
     /** Which argument, from 0 on; -1 where it is the result, or their number. */
-    public int position() {
-        return position;
-    }
+    public int position() { return position; }
 
     /** What was expected. */
-    public String expected() {
-        return expected;
-    }
+    public String expected() { return expected; }
 
     /** What was given. */
-    public String got() {
-        return got;
-    }
+    public String got() { return got; }
 }

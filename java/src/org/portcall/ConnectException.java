@@ -3,9 +3,5 @@ package org.portcall;
 
 /** No session could be opened. */
 public class ConnectException extends PortcallException {
-    private static final long serialVersionUID = 1;
-
-    ConnectException(String kind, String message, String trace, Throwable cause) {
-        super(kind, message, trace, cause);
-    }
+    ConnectException(String kind, String message, String trace, Throwable cause) { super(kind, message, trace, cause); }
 }

@@ -12,46 +12,29 @@ public final class DType {
 
     private final int word; // code, bits, lanes: a byte, a byte and two bytes
 
-    DType(int word) {
-        this.word = word;
-    }
+    DType(int word) { this.word = word; }
 
-    private static DType of(int code, int bits) {
-        return new DType(code | bits << 8 | 1 << 16);
-    }
+    private static DType of(int code, int bits) { return new DType(code | bits << 8 | 1 << 16); }
 
     /**
      * The type of a name, such as "float32", "int8x4" or "bool".
-     *
      * @throws PortcallException there is no such type
      */
-    public static DType of(String name) {
-        return new DType(Native.parseDType(name.getBytes(UTF_8)));
-    }
+    public static DType of(String name) { return new DType(Native.parseDType(name.getBytes(UTF_8))); }
 
-    int word() {
-        return word;
-    }
+    int word() { return word; }
 
     /** The kind of DLPack: 0 int, 1 uint, 2 float, 3 handle, 4 bfloat, 5 complex, 6 bool, and others. */
-    public int code() {
-        return word & 0xff;
-    }
+    public int code() { return word & 0xff; }
 
     /** Bits of a lane. */
-    public int bits() {
-        return word >>> 8 & 0xff;
-    }
+    public int bits() { return word >>> 8 & 0xff; }
 
     /** Lanes of an element: 1, but for vectors. */
-    public int lanes() {
-        return word >>> 16;
-    }
+    public int lanes() { return word >>> 16; }
 
     /** Bits of an element with all of its lanes. */
-    int width() {
-        return bits() * lanes();
-    }
+    int width() { return bits() * lanes(); }
 
     /** The bytes of so many elements. Those of less than a byte are packed. */
     long nbytes(long elements) {
@@ -59,18 +42,9 @@ public final class DType {
         return bits / 8 + (bits % 8 == 0 ? 0 : 1);
     }
 
-    @Override
-    public boolean equals(Object other) {
-        return other instanceof DType type && type.word == word;
-    }
+    @Override public boolean equals(Object other) { return other instanceof DType type && type.word == word; }
 
-    @Override
-    public int hashCode() {
-        return word;
-    }
+    @Override public int hashCode() { return word; }
 
-    @Override
-    public String toString() {
-        return new String(Native.nameDType(word), US_ASCII);
-    }
+    @Override public String toString() { return new String(Native.nameDType(word), US_ASCII); }
 }

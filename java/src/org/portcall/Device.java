@@ -3,7 +3,6 @@ package org.portcall;
 
 /**
  * Where tensors lie and kernels run, in this process. Those of a session are given by {@link Session#device}.
- *
  * @param type DLPack's kind: 1 for the host, 2 for CUDA, 4 for OpenCL
  * @param id which one of the kind
  */
@@ -12,22 +11,14 @@ public record Device(int type, int id) {
     public static final Device CPU = new Device(1, 0);
 
     /** An NVIDIA GPU. */
-    public static Device cuda(int id) {
-        return new Device(2, id);
-    }
+    public static Device cuda(int id) { return new Device(2, id); }
 
     /** An OpenCL device. */
-    public static Device opencl(int id) {
-        return new Device(4, id);
-    }
+    public static Device opencl(int id) { return new Device(4, id); }
 
-    Device(long word) {
-        this((int) word, (int) (word >> 32));
-    }
+    Device(long word) { this((int) word, (int) (word >> 32)); }
 
-    long word() {
-        return type & 0xffffffffL | (long) id << 32;
-    }
+    long word() { return type & 0xffffffffL | (long) id << 32; }
 
     @Override
     public String toString() {

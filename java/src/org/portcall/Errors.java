@@ -53,9 +53,7 @@ final class Errors {
     }
 
     /** Text of a peer without what a terminal would obey. */
-    private static String clean(String text) {
-        return ESCAPES.matcher(text).replaceAll("");
-    }
+    private static String clean(String text) { return ESCAPES.matcher(text).replaceAll(""); }
 
     /** Kind, message and trace of an exception, as the core has them. */
     static byte[][] describe(Throwable e) {

@@ -3,8 +3,6 @@ package org.portcall;
 
 /** No function has the name that was asked for. */
 public final class FunctionNotFoundException extends PortcallException {
-    private static final long serialVersionUID = 1;
-
     FunctionNotFoundException(String kind, String message, String trace, Throwable cause) {
         super(kind, message, trace, cause);
     }

@@ -21,7 +21,6 @@ public final class GraphModel implements AutoCloseable {
 
     /**
      * Loads a library with its graph and parameters inside, such as {@code portcall compile} writes, and makes an executor.
-     *
      * @throws ModuleLoadException it is no such library
      */
     public static GraphModel load(Path library, Device device) {
@@ -31,64 +30,37 @@ public final class GraphModel implements AutoCloseable {
     }
 
     /** An executor of a library that was loaded, on a device. */
-    public static GraphModel of(Module library, Device device) {
+    public static GraphModel of(Module library, Device device) { return make(library, device); }
+
+    /** An executor of a library of a session, on a device that {@link Session#device} gave. */
+    public static GraphModel of(Module library, PortcallObject device) { return make(library, device); }
+
+    private static GraphModel make(Module library, Object device) {
         return new GraphModel(library.function("default").callModule(device));
     }
 
-    /** An executor of a library of a session, on a device that {@link Session#device} gave. */
-    public static GraphModel of(Module library, PortcallObject device) {
-        return new GraphModel(library.function("default").callModule(device));
+    /** A call during which the function stays, also while another thread closes the model. */
+    private static <T> T call(PackedFunc function, Class<T> type, Object... args) {
+        return function.handle.with(used -> function.callAs(type, args));
     }
 
     /** Copies a tensor, an array or a direct buffer to an input. */
-    public void setInput(String name, Object value) {
-        executor.handle.use();
-        try {
-            setInput.call(name, value);
-        } finally {
-            executor.handle.done();
-        }
-    }
+    public void setInput(String name, Object value) { call(setInput, void.class, name, value); }
 
     /** Runs it with the inputs that were set. */
-    public void run() {
-        executor.handle.use();
-        try {
-            run.call();
-        } finally {
-            executor.handle.done();
-        }
-    }
+    public void run() { call(run, void.class); }
 
     /** An output of the last run, in memory that the next run writes to again. In a session it is a RemoteTensor. */
-    public PortcallObject output(int i) {
-        executor.handle.use();
-        try {
-            return getOutput.callObject(i);
-        } finally {
-            executor.handle.done();
-        }
-    }
+    public PortcallObject output(int i) { return call(getOutput, PortcallObject.class, i); }
 
     /** The number of outputs. */
-    public int outputs() {
-        executor.handle.use();
-        try {
-            return (int) outputCount.callLong();
-        } finally {
-            executor.handle.done();
-        }
-    }
+    public int outputs() { return call(outputCount, Integer.class); }
 
     /** The names of the inputs that are not parameters, in their order. */
-    public List<String> inputNames() {
-        return names("get_input_info");
-    }
+    public List<String> inputNames() { return names("get_input_info"); }
 
     /** The names of the outputs, in their order. */
-    public List<String> outputNames() {
-        return names("get_output_info");
-    }
+    public List<String> outputNames() { return names("get_output_info"); }
 
     private List<String> names(String function) { // [shape: [name: ...], dtype: [name: ...]]
         Map<?, ?> info = executor.function(function).callAs(Map.class);
@@ -103,22 +75,14 @@ public final class GraphModel implements AutoCloseable {
         int i = 0;
         for (String name : outputNames()) {
             try (PortcallObject output = output(i++)) {
-                if (output instanceof RemoteTensor remote) {
-                    results.put(name, remote.toTensor());
-                } else {
-                    Tensor there = (Tensor) output, copy = Tensor.empty(there.dtype(), there.shape());
-                    copy.copyFrom(there);
-                    results.put(name, copy);
-                }
+                results.put(name, output instanceof RemoteTensor remote ? remote.toTensor() : ((Tensor) output).copy());
             }
         }
         return results;
     }
 
     /** The executor as a module, with all functions that docs/graph.md lists. */
-    public Module module() {
-        return executor;
-    }
+    public Module module() { return executor; }
 
     /** Gives the memory of the model back. */
     @Override

@@ -8,6 +8,7 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicIntegerFieldUpdater;
 import java.util.concurrent.atomic.AtomicLong;
+import java.util.function.LongFunction;
 
 /**
  * One reference to an object of the core. Its users are the Java object that has it, until that is closed or collected, and
@@ -17,7 +18,7 @@ class Handle {
     private static final AtomicIntegerFieldUpdater<Handle> USERS =
             AtomicIntegerFieldUpdater.newUpdater(Handle.class, "users");
     private static final long LEAST_LIMIT = 256L << 20;
-    private static final int MOST_DRAINS = 10;
+    private static final int MOST_DRAINS = 50;
     private static final AtomicLong BYTES = new AtomicLong();
     private static final AtomicBoolean COLLECTING = new AtomicBoolean();
     private static volatile long limit = LEAST_LIMIT;
@@ -26,9 +27,7 @@ class Handle {
     private volatile int users = 1;
     private long nbytes;
 
-    Handle(long address) {
-        this.address = address;
-    }
+    Handle(long address) { this.address = address; }
 
     /** The address, which stays valid until done(). */
     final long use() {
@@ -46,23 +45,34 @@ class Handle {
         return address;
     }
 
+    /** What a body makes of the address, which stays valid meanwhile. */
+    final <T> T with(LongFunction<T> body) {
+        long used = use();
+        try {
+            return body.apply(used);
+        } finally {
+            done();
+        }
+    }
+
     void done() {
         if (USERS.decrementAndGet(this) != 0) return;
         Native.release(address);
         if (nbytes != 0) BYTES.addAndGet(-nbytes);
     }
 
-    final boolean isClosed() {
-        return users <= 0;
-    }
+    final boolean isClosed() { return users <= 0; }
 
     /** Memory that the collector does not see: where there is much, it is asked to look, as for direct buffers. */
     final void count(long size) {
         nbytes = size;
         if (BYTES.addAndGet(size) <= limit || !COLLECTING.compareAndSet(false, true)) return;
         try {
+            Watch found = new Watch(new Object(), new Handle(0) { // of garbage: it tells when the dead come, late on a busy machine
+                @Override void done() {}
+            });
             System.gc();
-            for (int i = 0; i < MOST_DRAINS && BYTES.get() > limit / 2; ++i) Watch.drain(); // on a busy machine the dead come late
+            for (int i = 0; i < MOST_DRAINS && (i == 0 || Watch.ALL.contains(found)); ++i) Watch.drain();
             limit = Math.max(LEAST_LIMIT, 2 * BYTES.get()); // what lives may live
         } finally {
             COLLECTING.set(false);
@@ -93,7 +103,7 @@ class Handle {
             for (;;) {
                 try {
                     ((Watch) DEAD.remove()).end();
-                } catch (InterruptedException goOn) { // nobody may stop it
+                } catch (Throwable goOn) { // nobody may stop it
                 }
             }
         }

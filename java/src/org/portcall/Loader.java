@@ -94,7 +94,8 @@ final class Loader {
 
     private static boolean unpackTo(Path folder, String name) throws IOException {
         String file = System.mapLibraryName(name);
-        try (InputStream in = Loader.class.getResourceAsStream("/META-INF/native/" + platform() + "/" + file)) {
+        // By the class loader: a class of a module finds what is in its module alone.
+        try (InputStream in = Loader.class.getClassLoader().getResourceAsStream("META-INF/native/" + platform() + "/" + file)) {
             if (in == null) return false;
             File copy = folder.resolve(file).toFile();
             copy.deleteOnExit();

@@ -11,27 +11,19 @@ public final class Module extends PortcallObject {
             NAMES = Portcall.get("portcall.ModuleFunctionNames"), KIND = Portcall.get("ffi.ModuleGetKind"),
             ENTRY = Portcall.get("portcall.ModuleEntryName"), SYSTEM = Portcall.get("ffi.SystemLib");
 
-    Module(long object) {
-        super(object, Values.MODULE);
-    }
+    Module(long object) { super(object, Values.MODULE); }
 
     /**
      * Loads a shared library that TVM, a kernel compiler, or portcall's headers made.
-     *
      * @throws ModuleLoadException the file is missing, or is no such library; the message says why
      */
-    public static Module load(Path path) {
-        return LOAD.callModule(path.toString());
-    }
+    public static Module load(Path path) { return LOAD.callModule(path.toString()); }
 
     /** The functions of code that is linked with the program. */
-    public static Module systemLib(String prefix) {
-        return SYSTEM.callModule(prefix);
-    }
+    public static Module systemLib(String prefix) { return SYSTEM.callModule(prefix); }
 
     /**
      * A function of the module, or of what it imports.
-     *
      * @throws FunctionNotFoundException there is none of that name
      */
     public PackedFunc function(String name) {
@@ -41,41 +33,26 @@ public final class Module extends PortcallObject {
     }
 
     /** The same as {@link #function}: a module has functions where objects have fields. */
-    @Override
-    public PackedFunc get(String name) {
-        return function(name);
-    }
+    @Override public PackedFunc get(String name) { return function(name); }
 
     /** A function; null where there is none of that name. */
-    public PackedFunc find(String name) {
-        return (PackedFunc) GET.call(this, name, true);
-    }
+    public PackedFunc find(String name) { return (PackedFunc) GET.call(this, name, true); }
 
     /** The entry function. */
-    public PackedFunc main() {
-        return function(ENTRY.callString(this));
-    }
+    public PackedFunc main() { return function(ENTRY.callString(this)); }
 
     /** The names of its functions; empty where they are not known. */
-    public List<String> names() {
-        return ((List<?>) NAMES.call(this)).stream().map(Object::toString).toList();
-    }
+    public List<String> names() { return ((List<?>) NAMES.call(this)).stream().map(Object::toString).toList(); }
 
     /** Its kind, such as "library", "rpc" or "GraphExecutor". */
-    public String kind() {
-        return KIND.callString(this);
-    }
+    public String kind() { return KIND.callString(this); }
 
     /** Lets compiled code of this module find the functions of another. */
-    public void importModule(Module other) {
-        IMPORT.call(this, other);
-    }
+    public void importModule(Module other) { IMPORT.call(this, other); }
 
     /** The modules that this one looks for functions in. */
     @SuppressWarnings("unchecked")
-    public List<Module> imports() {
-        return (List<Module>) IMPORTS.callAs(List.class, this);
-    }
+    public List<Module> imports() { return (List<Module>) IMPORTS.callAs(List.class, this); }
 
     /** Measures a function on a device: of this process, or, for a module of a session, of that. */
     public Timing.Evaluator timeEvaluator(String name, Device device) {

@@ -3,8 +3,6 @@ package org.portcall;
 
 /** A library cannot be loaded; the message says why. */
 public final class ModuleLoadException extends PortcallException {
-    private static final long serialVersionUID = 1;
-
     ModuleLoadException(String kind, String message, String trace, Throwable cause) {
         super(kind, message, trace, cause);
     }

@@ -33,10 +33,7 @@ final class Numbers {
         describe(stack, at, end, data, DType.FLOAT32, array.length);
         stack.floats.put(data / 4, array);
         stack.hold(new Handle(0) {
-            @Override
-            void done() {
-                stack.floats.get(data / 4, array);
-            }
+            @Override void done() { stack.floats.get(data / 4, array); }
         });
         return data + nbytes;
     }
@@ -47,12 +44,9 @@ final class Numbers {
         long nbytes = dtype.nbytes(length);
         if ((flags & Values.NESTED) != 0 || !fits(data, nbytes)) return putLarge(stack, at, end, array, flags);
         describe(stack, at, end, data, dtype, length);
-        in(stack, data, array);
+        put(at(stack, data), array, true);
         stack.hold(new Handle(0) {
-            @Override
-            void done() {
-                out(stack, data, array);
-            }
+            @Override void done() { put(at(stack, data), array, false); }
         });
         return data + (int) nbytes;
     }
@@ -81,20 +75,8 @@ final class Numbers {
         stack.set(at, Values.VIEW, stack.address + head);
     }
 
-    private static void in(Stack stack, int data, Object array) {
-        if (array instanceof double[] a) stack.doubles.put(data / 8, a);
-        else if (array instanceof int[] a) stack.ints.put(data / 4, a);
-        else if (array instanceof long[] a) stack.longs.put(data / 8, a);
-        else if (array instanceof short[] a) stack.shorts.put(data / 2, a);
-        else put(stack.memory.slice(data, Stack.BYTES - data).order(ByteOrder.nativeOrder()), array, true);
-    }
-
-    private static void out(Stack stack, int data, Object array) {
-        if (array instanceof double[] a) stack.doubles.get(data / 8, a);
-        else if (array instanceof int[] a) stack.ints.get(data / 4, a);
-        else if (array instanceof long[] a) stack.longs.get(data / 8, a);
-        else if (array instanceof short[] a) stack.shorts.get(data / 2, a);
-        else put(stack.memory.slice(data, Stack.BYTES - data).order(ByteOrder.nativeOrder()), array, false);
+    private static ByteBuffer at(Stack stack, int data) {
+        return stack.memory.slice(data, Stack.BYTES - data).order(ByteOrder.nativeOrder());
     }
 
     /** Copies an array into memory, or out of it. */

@@ -38,9 +38,7 @@ public final class PackedFunc {
     }
 
     /** A function of Java for the core. */
-    public static PackedFunc of(Body body) {
-        return named(null, body);
-    }
+    public static PackedFunc of(Body body) { return named(null, body); }
 
     /**
      * A function from one of a functional interface: arguments and result are checked and converted by the types of its method.
@@ -56,19 +54,14 @@ public final class PackedFunc {
     }
 
     /** This function as one of a functional interface. */
-    public <T> T as(Class<T> type) {
-        return type.cast(Typed.view(type, this));
-    }
+    public <T> T as(Class<T> type) { return type.cast(Typed.view(type, this)); }
 
     /** Its name; empty where it has none. */
-    public String name() {
-        return name;
-    }
+    public String name() { return name; }
 
     /**
      * Calls the function. Arguments are null, numbers, texts, byte[], arrays of numbers (copied in and out), direct buffers (used
      * in place), lists, maps, records, lambdas, DType, Device, Shape, and objects of portcall.
-     *
      * @return null, Long, Double, Boolean, String, byte[], DType, Device, Shape, BigInteger, List, Map, or an object of portcall
      * @throws PortcallException the function failed; an unchecked exception of Java that went through it is thrown as it is
      */
@@ -100,43 +93,28 @@ public final class PackedFunc {
     }
 
     /** Calls it for a number. */
-    public double callDouble(Object... args) {
-        return callAs(double.class, args);
-    }
+    public double callDouble(Object... args) { return callAs(double.class, args); }
 
     /** Calls it for a truth value. */
-    public boolean callBoolean(Object... args) {
-        return callAs(boolean.class, args);
-    }
+    public boolean callBoolean(Object... args) { return callAs(boolean.class, args); }
 
     /** Calls it for text. */
-    public String callString(Object... args) {
-        return callAs(String.class, args);
-    }
+    public String callString(Object... args) { return callAs(String.class, args); }
 
     /** Calls it for a tensor. */
-    public Tensor callTensor(Object... args) {
-        return callAs(Tensor.class, args);
-    }
+    public Tensor callTensor(Object... args) { return callAs(Tensor.class, args); }
 
     /** Calls it for a module. */
-    public Module callModule(Object... args) {
-        return callAs(Module.class, args);
-    }
+    public Module callModule(Object... args) { return callAs(Module.class, args); }
 
     /** Calls it for an object. */
-    public PortcallObject callObject(Object... args) {
-        return callAs(PortcallObject.class, args);
-    }
+    public PortcallObject callObject(Object... args) { return callAs(PortcallObject.class, args); }
 
     /** Calls it for a function. */
-    public PackedFunc callFunction(Object... args) {
-        return callAs(PackedFunc.class, args);
-    }
+    public PackedFunc callFunction(Object... args) { return callAs(PackedFunc.class, args); }
 
     /**
      * Calls it for a value of a class.
-     *
      * @throws ArgumentException the result is of another type
      */
     @SuppressWarnings("unchecked")
@@ -148,9 +126,7 @@ public final class PackedFunc {
      * Begins a call. One of a session is sent at once, and others may follow before its result comes; arguments that are arrays of
      * this process, and functions of this process, run in a thread of their own.
      */
-    public CompletableFuture<Object> callAsync(Object... args) {
-        return Futures.start(this, args);
-    }
+    public CompletableFuture<Object> callAsync(Object... args) { return Futures.start(this, args); }
 
     /** The same function of a session with a time for each call. */
     public PackedFunc withTimeout(double seconds) {
@@ -161,17 +137,16 @@ public final class PackedFunc {
         int n = args.length, at = frame + Stack.CELL, end = at + Stack.CELL * n;
         if (n > MOST_ARGUMENTS) throw new IllegalArgumentException(n + " arguments; a call takes at most " + MOST_ARGUMENTS);
         if (end + 2 * Stack.RESERVED > Stack.BYTES) throw Stack.tooDeep();
+        stack.top(end); // what frees garbage meanwhile may call Java
         for (int i = 0; i < n; ++i, at += Stack.CELL) {
             Object value = args[i];
             if ((flags & LIBRARY) != 0 && value instanceof Tensor tensor && tensor.isMisplaced()) value = Aligned.of(tensor, stack, mark);
             end = Values.put(stack, at, end, value, flags);
+            stack.top(end + 15 & ~15);
         }
-        stack.top(end + 15 & ~15);
     }
 
-    private void run(Stack stack, int frame, int n) {
-        Native.call(call, self, stack.address, frame, n);
-    }
+    private void run(Stack stack, int frame, int n) { Native.call(call, self, stack.address, frame, n); }
 
     private long longResult(Stack stack, int frame) {
         if (stack.type(frame) == Values.INT) return stack.payload(frame);
@@ -192,27 +167,14 @@ public final class PackedFunc {
         return frame + Stack.CELL;
     }
 
-    long callLongs(long a) {
+    long callLongs(int n, long a, long b) {
         Stack stack = Stack.get();
         int frame = stack.top(), mark = stack.count;
         try {
-            stack.set(enter(stack, frame, 1), Values.INT, a);
-            run(stack, frame, 1);
-            return longResult(stack, frame);
-        } finally {
-            stack.leave(frame, mark);
-            Reference.reachabilityFence(this);
-        }
-    }
-
-    long callLongs(long a, long b) {
-        Stack stack = Stack.get();
-        int frame = stack.top(), mark = stack.count;
-        try {
-            int at = enter(stack, frame, 2);
+            int at = enter(stack, frame, n);
             stack.set(at, Values.INT, a);
-            stack.set(at + Stack.CELL, Values.INT, b);
-            run(stack, frame, 2);
+            if (n > 1) stack.set(at + Stack.CELL, Values.INT, b);
+            run(stack, frame, n);
             return longResult(stack, frame);
         } finally {
             stack.leave(frame, mark);
@@ -220,27 +182,14 @@ public final class PackedFunc {
         }
     }
 
-    double callDoubles(double a) {
+    double callDoubles(int n, double a, double b) {
         Stack stack = Stack.get();
         int frame = stack.top(), mark = stack.count;
         try {
-            stack.set(enter(stack, frame, 1), a);
-            run(stack, frame, 1);
-            return doubleResult(stack, frame);
-        } finally {
-            stack.leave(frame, mark);
-            Reference.reachabilityFence(this);
-        }
-    }
-
-    double callDoubles(double a, double b) {
-        Stack stack = Stack.get();
-        int frame = stack.top(), mark = stack.count;
-        try {
-            int at = enter(stack, frame, 2);
+            int at = enter(stack, frame, n);
             stack.set(at, a);
-            stack.set(at + Stack.CELL, b);
-            run(stack, frame, 2);
+            if (n > 1) stack.set(at + Stack.CELL, b);
+            run(stack, frame, n);
             return doubleResult(stack, frame);
         } finally {
             stack.leave(frame, mark);
@@ -249,12 +198,7 @@ public final class PackedFunc {
     }
 
     /** Gives it back before it is collected: of an object that is closed. */
-    void release() {
-        watch.end();
-    }
+    void release() { watch.end(); }
 
-    @Override
-    public String toString() {
-        return "PackedFunc" + (name.isEmpty() ? "" : " " + name);
-    }
+    @Override public String toString() { return "PackedFunc" + (name.isEmpty() ? "" : " " + name); }
 }

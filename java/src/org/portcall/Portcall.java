@@ -10,7 +10,6 @@ public final class Portcall {
 
     /**
      * A function by its name.
-     *
      * @throws FunctionNotFoundException there is none
      */
     public static PackedFunc get(String name) {
@@ -26,9 +25,7 @@ public final class Portcall {
     }
 
     /** Registers a function of Java, in the place of one that has the name. Arguments come as they are. */
-    public static void register(String name, PackedFunc.Body body) {
-        register(name, PackedFunc.named(name, body));
-    }
+    public static void register(String name, PackedFunc.Body body) { register(name, PackedFunc.named(name, body)); }
 
     /** Registers a function of a functional interface, whose types check and convert the arguments. */
     public static <T> void register(String name, Class<T> type, T function) {
@@ -39,18 +36,14 @@ public final class Portcall {
     public static void register(String name, PackedFunc function) {
         if (name.isEmpty()) throw new IllegalArgumentException("a function is registered by a name, got \"\"");
         byte[] bytes = Values.utf8(name);
-        long address = function.handle.use();
-        try {
+        function.handle.with(address -> {
             Native.setGlobal(bytes, address, true);
-        } finally {
-            function.handle.done();
-        }
+            return null;
+        });
     }
 
     /** Removes a name; whether it was there. */
-    public static boolean remove(String name) {
-        return REMOVE.callBoolean(name);
-    }
+    public static boolean remove(String name) { return REMOVE.callBoolean(name); }
 
     /** The names of all functions. */
     public static List<String> names() {
@@ -59,7 +52,6 @@ public final class Portcall {
 
     /**
      * Passes records of a class as objects of a described type, by the names of their components, instead of as maps.
-     *
      * @throws PortcallException there is no such type: the library that describes it is to be loaded first
      */
     public static void bind(Class<? extends Record> record, String typeKey) {

@@ -11,19 +11,16 @@ import java.util.regex.Pattern;
  * unchecked, as are all that derive from it.
  */
 public class PortcallException extends RuntimeException {
-    private static final long serialVersionUID = 1;
     private static final Pattern FRAME = Pattern.compile("  File \"(.*)\", line (\\d+), in (.*)");
     private static final int MOST_FRAMES = 100;
     private final String kind, trace;
 
     /** An error for callers in other languages, which know it by its kind, such as "ValueError". */
-    public PortcallException(String kind, String message) {
-        this(kind, message, "", null);
-    }
+    public PortcallException(String kind, String message) { this(kind, message, "", null); }
 
     PortcallException(String kind, String message, String trace, Throwable cause) {
         super(message, cause);
-        this.kind = kind;
+        this.kind = java.util.Objects.requireNonNull(kind, "the kind");
         this.trace = trace;
         List<StackTraceElement> frames = new ArrayList<>();
         for (Matcher m = FRAME.matcher(trace); m.find() && frames.size() < MOST_FRAMES; ) {
@@ -34,19 +31,13 @@ public class PortcallException extends RuntimeException {
         setStackTrace(frames.toArray(new StackTraceElement[0]));
     }
 
-    private static int line(String digits) {
-        return digits.length() < 10 ? Integer.parseInt(digits) : 0;
-    }
+    private static int line(String digits) { return digits.length() < 10 ? Integer.parseInt(digits) : 0; }
 
     /** The class over there, such as "ValueError". */
-    public String kind() {
-        return kind;
-    }
+    public String kind() { return kind; }
 
     /** The frames over there as text, the most recent first; empty where they are not told. */
-    public String trace() {
-        return trace;
-    }
+    public String trace() { return trace; }
 
     @Override
     public String toString() {

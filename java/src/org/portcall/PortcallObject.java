@@ -24,24 +24,15 @@ public class PortcallObject implements AutoCloseable {
         return keyOf(type).equals("portcall.rpc.Tensor") ? new RemoteTensor(object, type) : new PortcallObject(object, type);
     }
 
-    private static String keyOf(int type) {
-        return new String(Native.typeKey(type), UTF_8);
-    }
+    private static String keyOf(int type) { return new String(Native.typeKey(type), UTF_8); }
 
     /**
      * A new object of a described type.
-     *
      * @param fields values by name; defaults for the others
      * @throws PortcallException there is no such type or field, or a value does not fit
      */
     public static PortcallObject create(String typeKey, Map<String, ?> fields) {
-        Stack stack = Stack.get();
-        int frame = stack.top(), mark = stack.count;
-        try {
-            return (PortcallObject) Values.take(stack, create(stack, frame, typeKey, fields), true);
-        } finally {
-            stack.leave(frame, mark);
-        }
+        return Stack.visit(0, (stack, end) -> (PortcallObject) Values.take(stack, create(stack, end, typeKey, fields), true));
     }
 
     /** The offset of a cell behind {@code end} that has a new object, owned. */
@@ -71,55 +62,40 @@ public class PortcallObject implements AutoCloseable {
     }
 
     /** The key of its type, such as "demo.Circle". */
-    public String typeKey() {
-        return keyOf(type);
-    }
+    public String typeKey() { return keyOf(type); }
 
     /**
      * The value of a field.
-     *
      * @throws PortcallException there is no field of that name
      */
-    public Object get(String field) {
-        return read(field, GET);
-    }
+    public Object get(String field) { return read(field, GET); }
 
     /** The value of a field, as one of a class. */
     @SuppressWarnings("unchecked")
-    public <T> T get(String field, Class<T> as) {
-        return (T) Convert.to(get(field), as, typeKey() + "." + field, -1);
-    }
+    public <T> T get(String field, Class<T> as) { return (T) Convert.to(get(field), as, typeKey() + "." + field, -1); }
 
     private Object read(String name, int what) {
-        Stack stack = Stack.get();
-        int before = stack.top(), mark = stack.count, cell = stack.reserve(1);
-        try {
-            if (!Native.member(handle.use(stack), Values.utf8(name), what, stack.address + cell)) throw missing(name, what == METHOD ? "method" : "field");
+        return Stack.visit(1, (stack, cell) -> {
+            member(stack, name, what, cell);
             return Values.take(stack, cell, true);
-        } finally {
-            stack.leave(before, mark);
-        }
+        });
     }
 
-    private PortcallException missing(String name, String what) {
-        return new PortcallException("AttributeError", typeKey() + " has no " + what + " '" + name + "'");
+    private boolean member(Stack stack, String name, int what, int cell) {
+        if (Native.member(handle.use(stack), Values.utf8(name), what, stack.address + cell)) return true;
+        String kind = what == METHOD ? "method" : what == SET ? "writable field" : "field";
+        throw new PortcallException("AttributeError", typeKey() + " has no " + kind + " '" + name + "'");
     }
 
     /**
      * Writes a field.
-     *
      * @throws PortcallException there is none of that name that may be written, or the value does not fit
      */
     public void set(String field, Object value) {
-        Stack stack = Stack.get();
-        int before = stack.top(), mark = stack.count, cell = stack.reserve(1);
-        try {
-            Values.put(stack, cell, stack.top(), value, Values.NESTED);
-            boolean done = Native.member(handle.use(stack), Values.utf8(field), SET, stack.address + cell);
-            if (!done) throw missing(field, "writable field");
-        } finally {
-            stack.leave(before, mark);
-        }
+        Stack.visit(1, (stack, cell) -> {
+            Values.put(stack, cell, value);
+            return member(stack, field, SET, cell);
+        });
     }
 
     /** Calls a method of the object. */
@@ -142,19 +118,10 @@ public class PortcallObject implements AutoCloseable {
                 || (handle.address == object.handle.address && !handle.isClosed() && !object.handle.isClosed()));
     }
 
-    @Override
-    public int hashCode() {
-        return Long.hashCode(handle.address);
-    }
+    @Override public int hashCode() { return Long.hashCode(handle.address); }
 
-    @Override
-    public String toString() {
-        return typeKey() + "@" + Long.toHexString(handle.address);
-    }
+    @Override public String toString() { return typeKey() + "@" + Long.toHexString(handle.address); }
 
     /** Gives the object back. What others have of it stays. It may be closed while other threads use it. */
-    @Override
-    public void close() {
-        watch.end();
-    }
+    @Override public void close() { watch.end(); }
 }

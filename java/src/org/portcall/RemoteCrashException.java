@@ -3,8 +3,6 @@ package org.portcall;
 
 /** The session crashed on the server; others go on. */
 public final class RemoteCrashException extends PortcallException {
-    private static final long serialVersionUID = 1;
-
     RemoteCrashException(String kind, String message, String trace, Throwable cause) {
         super(kind, message, trace, cause);
     }

@@ -3,7 +3,6 @@ package org.portcall;
 
 /** A function of a server raised an error. {@link #kind} is its class there, and its frames come first in the stack trace. */
 public final class RemoteException extends PortcallException {
-    private static final long serialVersionUID = 1;
     private final String peer;
 
     RemoteException(String kind, String message, String trace, String peer) {
@@ -12,7 +11,5 @@ public final class RemoteException extends PortcallException {
     }
 
     /** The server. */
-    public String peer() {
-        return peer;
-    }
+    public String peer() { return peer; }
 }

@@ -5,23 +5,15 @@ import java.util.Arrays;
 
 /** Memory of a session. Functions of the same session take it as an argument. It is freed by close(), or by garbage collection. */
 public final class RemoteTensor extends PortcallObject {
-    RemoteTensor(long object, int type) {
-        super(object, type);
-    }
+    RemoteTensor(long object, int type) { super(object, type); }
 
-    private static PackedFunc rpc(String name) {
-        return Portcall.get("portcall.rpc." + name);
-    }
+    private static PackedFunc rpc(String name) { return Portcall.get("portcall.rpc." + name); }
 
     /** The extents. */
-    public long[] shape() {
-        return rpc("TensorShape").callAs(Shape.class, this).toArray();
-    }
+    public long[] shape() { return rpc("TensorShape").callAs(Shape.class, this).toArray(); }
 
     /** The type of the elements. */
-    public DType dtype() {
-        return rpc("TensorDtype").callAs(DType.class, this);
-    }
+    public DType dtype() { return rpc("TensorDtype").callAs(DType.class, this); }
 
     /** Sends all elements: of a tensor of the same shape and type, or of an array of so many. */
     public void copyFrom(Object source) {

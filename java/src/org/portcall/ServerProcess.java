@@ -55,7 +55,6 @@ public final class ServerProcess implements AutoCloseable {
 
     /**
      * Starts the program, and waits until it takes clients. The options are those of its --help; without a --port it takes a free one.
-     *
      * @throws IOException there is no such program, or it refuses the options: with what it says
      */
     public static ServerProcess start(Path program, String... options) throws IOException {
@@ -80,19 +79,13 @@ public final class ServerProcess implements AutoCloseable {
     }
 
     /** What clients connect to. */
-    public String address() {
-        return address;
-    }
+    public String address() { return address; }
 
     /** The port; 0 for a Unix socket. */
-    public int port() {
-        return port;
-    }
+    public int port() { return port; }
 
     /** Whether the program runs. */
-    public boolean isRunning() {
-        return process.isAlive();
-    }
+    public boolean isRunning() { return process.isAlive(); }
 
     /** The last 1,000 lines that it has written to its log. */
     public List<String> log() {
@@ -120,8 +113,5 @@ public final class ServerProcess implements AutoCloseable {
     }
 
     /** Ends it with its sessions. */
-    @Override
-    public void close() {
-        stop(Duration.ofSeconds(10));
-    }
+    @Override public void close() { stop(Duration.ofSeconds(10)); }
 }

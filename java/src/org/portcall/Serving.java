@@ -11,6 +11,7 @@ import java.util.function.Consumer;
  */
 public final class Serving implements AutoCloseable {
     private static final PackedFunc LISTEN = Portcall.get("portcall.rpc.Listen");
+    private static final double HANDSHAKE_SECONDS = 10;
     private final int port;
     private final PackedFunc end;
 
@@ -23,59 +24,32 @@ public final class Serving implements AutoCloseable {
     public static final class Options {
         private String host = "127.0.0.1", key = "", token = "";
         private int port;
-        private double handshake = 10;
         private Consumer<String> log;
 
         /** The address to listen on: 127.0.0.1 unless it is said. Others need a token. */
-        public Options host(String address) {
-            host = address;
-            return this;
-        }
+        public Options host(String address) { host = address; return this; }
 
         /** The port; 0 takes a free one. */
-        public Options port(int number) {
-            port = number;
-            return this;
-        }
+        public Options port(int number) { port = number; return this; }
 
         /** The key that clients ask for. */
-        public Options key(String words) {
-            key = words;
-            return this;
-        }
+        public Options key(String words) { key = words; return this; }
 
         /** What both sides know, and what never travels. Null, or empty text, for none. */
-        public Options token(String secret) {
-            token = secret == null ? "" : secret;
-            return this;
-        }
-
-        /** How long a client may take to say who it is: 10 seconds unless it is said. */
-        public Options handshakeTimeout(Duration time) {
-            handshake = time.toNanos() / 1e9;
-            return this;
-        }
+        public Options token(String secret) { token = secret == null ? "" : secret; return this; }
 
         /** Hears, in the threads of sessions, which ones open, end and are refused. */
-        public Options log(Consumer<String> listener) {
-            log = listener;
-            return this;
-        }
+        public Options log(Consumer<String> listener) { log = listener; return this; }
     }
 
     /** Options to fill. */
-    public static Options options() {
-        return new Options();
-    }
+    public static Options options() { return new Options(); }
 
     /** Serves functions whose names match, such as "demo.*", on a free port of this machine. */
-    public static Serving listen(String... patterns) {
-        return listen(options(), patterns);
-    }
+    public static Serving listen(String... patterns) { return listen(options(), patterns); }
 
     /**
      * Serves functions whose names match the patterns, until it is closed.
-     *
      * @throws PortcallException the port is taken
      * @throws IllegalArgumentException others than this machine could call the functions, and there is no token
      */
@@ -90,23 +64,16 @@ public final class Serving implements AutoCloseable {
             return null;
         });
         List<?> made = LISTEN.callAs(List.class, options.host, options.port, List.of(patterns), options.key, options.token,
-                options.handshake, told);
+                HANDSHAKE_SECONDS, told);
         return new Serving(((Number) made.get(0)).intValue(), (PackedFunc) made.get(1));
     }
 
     /** The port that clients connect to. */
-    public int port() {
-        return port;
-    }
+    public int port() { return port; }
 
     /** Ends all sessions, and waits for functions that run. Returns how many go on. */
-    public long close(Duration wait) {
-        return end.callLong(wait.toNanos() / 1e9);
-    }
+    public long close(Duration wait) { return end.callLong(wait.toNanos() / 1e9); }
 
     /** Ends all sessions, and waits half a minute for functions that run. */
-    @Override
-    public void close() {
-        close(Duration.ofSeconds(30));
-    }
+    @Override public void close() { close(Duration.ofSeconds(30)); }
 }

@@ -34,34 +34,19 @@ public final class Session implements AutoCloseable {
         private SSLContext tls;
 
         /** The key of the server, or of what the tracker or the farm should give. */
-        public Options key(String words) {
-            key = words;
-            return this;
-        }
+        public Options key(String words) { key = words; return this; }
 
         /** What both sides know, and what never travels. Null, or empty text, for none. */
-        public Options token(String secret) {
-            token = secret == null ? "" : secret;
-            return this;
-        }
+        public Options token(String secret) { token = secret == null ? "" : secret; return this; }
 
         /** For each step of the handshake: 10 seconds unless it is said. */
-        public Options timeout(Duration time) {
-            timeout = time.toNanos() / 1e9;
-            return this;
-        }
+        public Options timeout(Duration time) { timeout = time.toNanos() / 1e9; return this; }
 
         /** For each answer: any time unless it is said. */
-        public Options callTimeout(Duration time) {
-            callTimeout = time.toNanos() / 1e9;
-            return this;
-        }
+        public Options callTimeout(Duration time) { callTimeout = time.toNanos() / 1e9; return this; }
 
         /** Encrypt the connection; the server's name is checked. */
-        public Options tls(SSLContext context) {
-            tls = context;
-            return this;
-        }
+        public Options tls(SSLContext context) { tls = context; return this; }
     }
 
     /** Hears how far a transfer is. */
@@ -72,18 +57,13 @@ public final class Session implements AutoCloseable {
     }
 
     /** Options to fill. */
-    public static Options options() {
-        return new Options();
-    }
+    public static Options options() { return new Options(); }
 
     /** A session with a server at "host:port", "[v6]:port" or "unix:/path" that asks for nothing. */
-    public static Session connect(String address) {
-        return connect(address, options());
-    }
+    public static Session connect(String address) { return connect(address, options()); }
 
     /**
      * A session with a server.
-     *
      * @throws ConnectException there is no such server, or it is of another kind
      * @throws AuthenticationException a token is wrong or missing
      */
@@ -101,12 +81,9 @@ public final class Session implements AutoCloseable {
 
     /**
      * A function that the server offers.
-     *
      * @throws PortcallException it offers none of that name
      */
-    public PackedFunc get(String name) {
-        return root.function(name);
-    }
+    public PackedFunc get(String name) { return root.function(name); }
 
     private PackedFunc find(String name) {
         try {
@@ -117,52 +94,36 @@ public final class Session implements AutoCloseable {
     }
 
     /** The session as a module. */
-    public Module module() {
-        return root;
-    }
+    public Module module() { return root; }
 
     /** A device of the session. */
-    public PortcallObject device(Device device) {
-        return DEVICE.callObject(root, device.type(), device.id());
-    }
+    public PortcallObject device(Device device) { return DEVICE.callObject(root, device.type(), device.id()); }
 
     /** The host of the session. */
-    public PortcallObject cpu() {
-        return device(Device.CPU);
-    }
+    public PortcallObject cpu() { return device(Device.CPU); }
 
-    static Device partsOf(PortcallObject device) {
-        return (Device) PARTS.callAs(List.class, device).get(1);
-    }
+    static Device partsOf(PortcallObject device) { return (Device) PARTS.callAs(List.class, device).get(1); }
 
     /** Memory of the session's host that nobody has written to. */
-    public RemoteTensor empty(DType dtype, long... shape) {
-        return empty(dtype, Device.CPU, shape);
-    }
+    public RemoteTensor empty(DType dtype, long... shape) { return empty(dtype, Device.CPU, shape); }
 
     /** The same on one of its devices. */
     public RemoteTensor empty(DType dtype, Device device, long... shape) {
         return EMPTY.callAs(RemoteTensor.class, root, Shape.of(shape), dtype, device.type(), device.id());
     }
 
-    /** Memory of the session with the elements of a tensor. */
-    public RemoteTensor tensor(Tensor local) {
-        RemoteTensor made = empty(local.dtype(), local.shape());
-        made.copyFrom(local);
-        return made;
-    }
-
-    /** Memory of the session with the elements of an array; without extents it has one dimension. */
-    public RemoteTensor tensor(float[] values, long... shape) {
-        try (Tensor local = Tensor.of(values, shape)) {
-            return tensor(local);
+    /** Memory of the session with the elements of a tensor, or of an array, which without extents has one dimension. */
+    public RemoteTensor tensor(Object values, long... shape) {
+        try (Tensor array = values instanceof Tensor ? null : Tensor.of(values, shape)) {
+            Tensor local = array == null ? (Tensor) values : array;
+            RemoteTensor made = empty(local.dtype(), local.shape());
+            made.copyFrom(local);
+            return made;
         }
     }
 
     /** Sends a file into the session's folder, under its own name. */
-    public void upload(Path file) {
-        upload(file, file.getFileName().toString(), (done, total) -> {});
-    }
+    public void upload(Path file) { upload(file, file.getFileName().toString(), (done, total) -> {}); }
 
     /** Sends a file into the session's folder under a name, piece by piece. */
     public void upload(Path file, String name, Progress progress) {
@@ -215,25 +176,20 @@ public final class Session implements AutoCloseable {
     public byte[] download(String name) {
         PackedFunc read = find("portcall.rpc.file_read");
         if (read == null) return get("tvm.rpc.server.download").callAs(byte[].class, name);
-        long size = get("portcall.rpc.file_size").callLong(name);
-        java.io.ByteArrayOutputStream all = new java.io.ByteArrayOutputStream((int) Math.min(size, Integer.MAX_VALUE - 8));
+        java.io.ByteArrayOutputStream all = new java.io.ByteArrayOutputStream();
         for (byte[] piece; (piece = read.callAs(byte[].class, name, (long) all.size(), PIECE)).length > 0; ) all.writeBytes(piece);
         return all.toByteArray();
     }
 
     /** Deletes a file of the session's folder. */
-    public void remove(String name) {
-        get("tvm.rpc.server.remove").call(name);
-    }
+    public void remove(String name) { get("tvm.rpc.server.remove").call(name); }
 
     /** Loads a library that was uploaded. */
-    public Module loadModule(String name) {
-        return get("tvm.rpc.server.load_module").callModule(name);
-    }
+    public Module loadModule(String name) { return get("tvm.rpc.server.load_module").callModule(name); }
 
     /** Closes it. What belongs to it is gone. */
     @Override
-    public void close() {
+    public synchronized void close() {
         if (root.handle.isClosed()) return;
         try {
             CLOSE.call(root);

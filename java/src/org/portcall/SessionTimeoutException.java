@@ -3,8 +3,6 @@ package org.portcall;
 
 /** No answer came in time, or the time of the session is over. */
 public final class SessionTimeoutException extends PortcallException {
-    private static final long serialVersionUID = 1;
-
     SessionTimeoutException(String kind, String message, String trace, Throwable cause) {
         super(kind, message, trace, cause);
     }

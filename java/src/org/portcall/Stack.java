@@ -6,11 +6,7 @@ import java.lang.invoke.MethodHandles;
 import java.lang.invoke.MethodType;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
-import java.nio.DoubleBuffer;
 import java.nio.FloatBuffer;
-import java.nio.IntBuffer;
-import java.nio.LongBuffer;
-import java.nio.ShortBuffer;
 import java.util.Arrays;
 import java.util.concurrent.ConcurrentLinkedDeque;
 
@@ -28,10 +24,6 @@ final class Stack {
     final ByteBuffer memory = ByteBuffer.allocateDirect(BYTES).order(ByteOrder.nativeOrder());
     final long address = Native.address(memory);
     final FloatBuffer floats = memory.asFloatBuffer();
-    final DoubleBuffer doubles = memory.asDoubleBuffer();
-    final IntBuffer ints = memory.asIntBuffer();
-    final LongBuffer longs = memory.asLongBuffer();
-    final ShortBuffer shorts = memory.asShortBuffer();
     private final boolean borrowed;
     private Handle[] held = new Handle[16];
     int count;
@@ -65,13 +57,24 @@ final class Stack {
         }
     }
 
-    int top() {
-        return (int) memory.getLong(0);
+    /** What reads or writes cells of its own, between calls. */
+    interface Visit<T> {
+        T at(Stack stack, int cells);
     }
 
-    void top(int offset) {
-        memory.putLong(0, offset);
+    static <T> T visit(int cells, Visit<T> visit) {
+        Stack stack = get();
+        int frame = stack.top(), mark = stack.count;
+        try {
+            return visit.at(stack, stack.reserve(cells));
+        } finally {
+            stack.leave(frame, mark);
+        }
     }
+
+    int top() { return (int) memory.getLong(0); }
+
+    void top(int offset) { memory.putLong(0, offset); }
 
     /** Room for cells of a visit to a container; top(result) gives it back. */
     int reserve(int cells) {
@@ -90,17 +93,11 @@ final class Stack {
         memory.putLong(at + 8, payload);
     }
 
-    void set(int at, double value) {
-        set(at, Values.FLOAT, Double.doubleToRawLongBits(value));
-    }
+    void set(int at, double value) { set(at, Values.FLOAT, Double.doubleToRawLongBits(value)); }
 
-    int type(int at) {
-        return memory.getInt(at);
-    }
+    int type(int at) { return memory.getInt(at); }
 
-    long payload(int at) {
-        return memory.getLong(at + 8);
-    }
+    long payload(int at) { return memory.getLong(at + 8); }
 
     /** A handle that the innermost call uses. */
     void hold(Handle handle) {

@@ -27,9 +27,7 @@ public final class Tensor extends PortcallObject {
     }
 
     /** A tensor of memory that nobody has written to. */
-    public static Tensor empty(DType dtype, long... shape) {
-        return empty(dtype, Device.CPU, shape);
-    }
+    public static Tensor empty(DType dtype, long... shape) { return empty(dtype, Device.CPU, shape); }
 
     /** The same on a device. */
     public static Tensor empty(DType dtype, Device device, long... shape) {
@@ -37,38 +35,9 @@ public final class Tensor extends PortcallObject {
         return new Tensor(Native.allocate(shape, dtype.word(), device.word()));
     }
 
-    /** A copy of an array; without extents it has one dimension. */
-    public static Tensor of(float[] values, long... shape) {
-        return copyOf(values, values.length, shape);
-    }
-
-    /** A copy of an array. */
-    public static Tensor of(double[] values, long... shape) {
-        return copyOf(values, values.length, shape);
-    }
-
-    /** A copy of an array. */
-    public static Tensor of(int[] values, long... shape) {
-        return copyOf(values, values.length, shape);
-    }
-
-    /** A copy of an array. */
-    public static Tensor of(long[] values, long... shape) {
-        return copyOf(values, values.length, shape);
-    }
-
-    /** A copy of an array. */
-    public static Tensor of(short[] values, long... shape) {
-        return copyOf(values, values.length, shape);
-    }
-
-    /** A copy of an array, of int8; {@link #wrap} and {@link #copyFrom} know other types. */
-    public static Tensor of(byte[] values, long... shape) {
-        return copyOf(values, values.length, shape);
-    }
-
-    private static Tensor copyOf(Object array, int length, long[] shape) {
-        Tensor made = empty(Numbers.dtypeOf(array), shape.length == 0 ? new long[] {length} : shape);
+    /** A copy of an array of numbers or truth values, whose type it has (byte[] is int8); without extents it has one dimension. */
+    public static Tensor of(Object array, long... shape) {
+        Tensor made = empty(Numbers.dtypeOf(array), shape.length == 0 ? new long[] {java.lang.reflect.Array.getLength(array)} : shape);
         try {
             made.copyFrom(array);
         } catch (RuntimeException error) {
@@ -80,7 +49,6 @@ public final class Tensor extends PortcallObject {
 
     /**
      * A tensor in the memory of a direct buffer, from its position on. Nothing is copied, and the buffer's memory lives as long.
-     *
      * @throws IllegalArgumentException the buffer is not a direct one, too small, or of the other order of bytes
      */
     public static Tensor wrap(Buffer direct, DType dtype, long... shape) {
@@ -134,19 +102,13 @@ public final class Tensor extends PortcallObject {
     }
 
     /** The extents. */
-    public long[] shape() {
-        return Arrays.copyOfRange(info, HEAD, info.length);
-    }
+    public long[] shape() { return Arrays.copyOfRange(info, HEAD, info.length); }
 
     /** The type of the elements. */
-    public DType dtype() {
-        return new DType((int) info[1]);
-    }
+    public DType dtype() { return new DType((int) info[1]); }
 
     /** Where it lies. */
-    public Device device() {
-        return new Device(info[2]);
-    }
+    public Device device() { return new Device(info[2]); }
 
     /** The number of elements. */
     public long size() {
@@ -156,19 +118,13 @@ public final class Tensor extends PortcallObject {
     }
 
     /** The bytes of its elements. */
-    public long nbytes() {
-        return dtype().nbytes(size());
-    }
+    public long nbytes() { return dtype().nbytes(size()); }
 
     /** Whether its elements lie one beside the other, row by row. */
-    public boolean isCompact() {
-        return (info[3] & COMPACT) != 0;
-    }
+    public boolean isCompact() { return (info[3] & COMPACT) != 0; }
 
     /** Whether its memory must not be written to. */
-    public boolean isReadOnly() {
-        return (info[3] & READ_ONLY) != 0;
-    }
+    public boolean isReadOnly() { return (info[3] & READ_ONLY) != 0; }
 
     /** Whether compiled code could not take it as it lies. */
     boolean isMisplaced() {
@@ -183,38 +139,30 @@ public final class Tensor extends PortcallObject {
         return (int) size();
     }
 
-    private boolean isHostMemory() {
-        return (int) info[2] == Device.CPU.type() && isCompact();
-    }
+    private boolean isHostMemory() { return (int) info[2] == Device.CPU.type() && isCompact(); }
 
-    private ByteBuffer view() {
+    /** Its memory, which must not go meanwhile. */
+    private ByteBuffer memory() {
         if (!isHostMemory()) throw new IllegalStateException("the tensor is not compact memory of the host: copy it by copyTo()");
         long nbytes = nbytes();
         if (nbytes > Integer.MAX_VALUE) {
             throw new IllegalStateException(nbytes + " bytes; a buffer of Java has at most 2^31 - 1: take parts of it by rows()");
         }
-        ByteBuffer view = nbytes == 0 ? ByteBuffer.allocateDirect(0) : Native.buffer(info[0], nbytes);
-        return (isReadOnly() ? view.asReadOnlyBuffer() : view).order(ByteOrder.nativeOrder());
+        ByteBuffer made = nbytes == 0 ? ByteBuffer.allocateDirect(0) : Native.buffer(info[0], nbytes);
+        return made.order(ByteOrder.nativeOrder());
     }
 
     /** Its memory. The buffer, and every view of it, keeps the memory: it stays when the tensor is closed. */
     public ByteBuffer buffer() {
-        handle.use();
-        ByteBuffer view;
-        try {
-            view = view();
-        } catch (RuntimeException error) {
-            handle.done();
-            throw error;
-        }
         Handle kept = handle;
-        new Handle.Watch(view, new Handle(kept.address) { // views and duplicates of a buffer hold that buffer
-            @Override
-            void done() {
-                kept.done();
-            }
+        return kept.with(address -> {
+            ByteBuffer memory = memory();
+            kept.use();
+            new Handle.Watch(memory, new Handle(address) { // views of a buffer, and views of views, hold the first one
+                @Override void done() { kept.done(); }
+            });
+            return isReadOnly() ? memory.asReadOnlyBuffer().order(ByteOrder.nativeOrder()) : memory;
         });
-        return view;
     }
 
     private ByteBuffer buffer(DType expected) {
@@ -223,60 +171,45 @@ public final class Tensor extends PortcallObject {
     }
 
     /** Its memory as floats. */
-    public FloatBuffer floats() {
-        return buffer(DType.FLOAT32).asFloatBuffer();
-    }
+    public FloatBuffer floats() { return buffer(DType.FLOAT32).asFloatBuffer(); }
 
     /** Its memory as doubles. */
-    public DoubleBuffer doubles() {
-        return buffer(DType.FLOAT64).asDoubleBuffer();
-    }
+    public DoubleBuffer doubles() { return buffer(DType.FLOAT64).asDoubleBuffer(); }
 
     /** Its memory as ints. */
-    public IntBuffer ints() {
-        return buffer(DType.INT32).asIntBuffer();
-    }
+    public IntBuffer ints() { return buffer(DType.INT32).asIntBuffer(); }
 
     /** Its memory as longs. */
-    public LongBuffer longs() {
-        return buffer(DType.INT64).asLongBuffer();
-    }
+    public LongBuffer longs() { return buffer(DType.INT64).asLongBuffer(); }
 
     /**
      * Writes all elements, from an array of so many: byte[] for any type of bytes, others for their own type.
-     *
      * @throws IllegalArgumentException the array is of another type or length
      */
     public void copyFrom(Object array) {
-        if (array instanceof Tensor other) {
-            copy(other, this);
-            return;
-        }
-        transfer(array, true);
+        if (array instanceof Tensor other) copy(other, this);
+        else transfer(array, true);
     }
 
     /** Reads all elements into an array of so many. */
     public void copyTo(Object array) {
-        if (array instanceof Tensor other) {
-            copy(this, other);
-            return;
-        }
-        transfer(array, false);
+        if (array instanceof Tensor other) copy(this, other);
+        else transfer(array, false);
     }
 
     private static void copy(Tensor from, Tensor to) {
         if (to.isReadOnly()) throw new IllegalStateException("the tensor is read-only");
-        long address = from.handle.use();
-        try {
-            long there = to.handle.use();
-            try {
-                Native.copy(address, there);
-            } finally {
-                to.handle.done();
-            }
-        } finally {
-            from.handle.done();
-        }
+        from.handle.with(address -> to.handle.with(there -> {
+            Native.copy(address, there);
+            return null;
+        }));
+    }
+
+    /** A copy in new memory of the host. */
+    Tensor copy() {
+        Tensor made = empty(dtype(), shape());
+        made.copyFrom(this);
+        return made;
     }
 
     private void transfer(Object array, boolean in) {
@@ -290,53 +223,38 @@ public final class Tensor extends PortcallObject {
         handle.use();
         try {
             if (isHostMemory()) {
-                Numbers.put(view(), array, in);
+                Numbers.put(memory(), array, in);
                 return;
             }
             try (Tensor stage = empty(dtype(), shape())) {
-                if (in) Numbers.put(stage.view(), array, true);
+                if (in) Numbers.put(stage.memory(), array, true);
                 copy(in ? stage : this, in ? this : stage);
-                if (!in) Numbers.put(stage.view(), array, false);
+                if (!in) Numbers.put(stage.memory(), array, false);
             }
         } finally {
             handle.done();
         }
     }
 
-    /** Its elements, copied. */
-    public float[] toFloatArray() {
-        float[] values = new float[length()];
-        copyTo(values);
-        return values;
+    private <T> T filled(T array) {
+        copyTo(array);
+        return array;
     }
 
     /** Its elements, copied. */
-    public double[] toDoubleArray() {
-        double[] values = new double[length()];
-        copyTo(values);
-        return values;
-    }
+    public float[] toFloatArray() { return filled(new float[length()]); }
 
     /** Its elements, copied. */
-    public int[] toIntArray() {
-        int[] values = new int[length()];
-        copyTo(values);
-        return values;
-    }
+    public double[] toDoubleArray() { return filled(new double[length()]); }
 
     /** Its elements, copied. */
-    public long[] toLongArray() {
-        long[] values = new long[length()];
-        copyTo(values);
-        return values;
-    }
+    public int[] toIntArray() { return filled(new int[length()]); }
+
+    /** Its elements, copied. */
+    public long[] toLongArray() { return filled(new long[length()]); }
 
     /** Its elements, copied, of a type of a byte. */
-    public byte[] toByteArray() {
-        byte[] values = new byte[length()];
-        copyTo(values);
-        return values;
-    }
+    public byte[] toByteArray() { return filled(new byte[length()]); }
 
     /** The same elements, in the same memory, in another shape. */
     public Tensor reshape(long... shape) {
@@ -351,23 +269,19 @@ public final class Tensor extends PortcallObject {
         if (info.length == HEAD || from < 0 || to < from || to > info[HEAD] || !isCompact()) {
             throw new IndexOutOfBoundsException("rows " + from + " up to " + to + " of " + describe());
         }
-        long[] shape = shape(), row = Arrays.copyOfRange(shape, 1, shape.length);
+        long[] shape = shape();
+        shape[0] = 1;
+        long bits = dtype().width() * (bytesOf(DType.INT8, shape));
+        if (bits % 8 != 0) throw new IllegalArgumentException("a row of " + describe() + " does not end with a byte");
         shape[0] = to - from;
-        return viewOf(shape, from * bytesOf(dtype(), row));
+        return viewOf(shape, from * (bits / 8));
     }
 
     private Tensor viewOf(long[] shape, long first) {
-        long address = handle.use();
-        try {
-            return new Tensor(Native.reshape(address, shape, first));
-        } finally {
-            handle.done();
-        }
+        return handle.with(address -> new Tensor(Native.reshape(address, shape, first)));
     }
 
-    private String describe() {
-        return "a tensor of " + dtype() + Arrays.toString(shape());
-    }
+    private String describe() { return "a tensor of " + dtype() + Arrays.toString(shape()); }
 
     @Override
     public String toString() {

@@ -9,19 +9,13 @@ import java.util.Arrays;
 public final class Timing {
     private final double[] seconds;
 
-    private Timing(double[] seconds) {
-        this.seconds = seconds;
-    }
+    private Timing(double[] seconds) { this.seconds = seconds; }
 
     /** The mean seconds of a call, for each repetition. */
-    public double[] seconds() {
-        return seconds.clone();
-    }
+    public double[] seconds() { return seconds.clone(); }
 
     /** Of the repetitions, the mean. */
-    public double mean() {
-        return Arrays.stream(seconds).average().orElse(Double.NaN);
-    }
+    public double mean() { return Arrays.stream(seconds).average().orElse(Double.NaN); }
 
     /** Of the repetitions, the median. */
     public double median() {
@@ -32,26 +26,19 @@ public final class Timing {
     }
 
     /** The shortest repetition. */
-    public double min() {
-        return Arrays.stream(seconds).min().orElse(Double.NaN);
-    }
+    public double min() { return Arrays.stream(seconds).min().orElse(Double.NaN); }
 
     /** The longest one. */
-    public double max() {
-        return Arrays.stream(seconds).max().orElse(Double.NaN);
-    }
+    public double max() { return Arrays.stream(seconds).max().orElse(Double.NaN); }
 
-    @Override
-    public String toString() {
-        return String.format("%.3g s, median of %d", median(), seconds.length);
-    }
+    @Override public String toString() { return String.format("%.3g s, median of %d", median(), seconds.length); }
 
     /** How to measure; {@link #run} does it, in native code, where the function is. One call warms up. */
     public static final class Evaluator {
         private final Module module;
         private final String name;
         private final Device device;
-        private int number = 10, repeat = 1, minRepeatMs, cooldownMs, flushBytes;
+        private int number = 10, repeat = 1, minRepeatMs;
 
         Evaluator(Module module, String name, Device device) {
             this.module = module;
@@ -60,39 +47,18 @@ public final class Timing {
         }
 
         /** Calls in a repetition: 10 unless it is said. */
-        public Evaluator number(int calls) {
-            number = calls;
-            return this;
-        }
+        public Evaluator number(int calls) { number = calls; return this; }
 
         /** Repetitions: 1 unless it is said. */
-        public Evaluator repeat(int times) {
-            repeat = times;
-            return this;
-        }
+        public Evaluator repeat(int times) { repeat = times; return this; }
 
         /** A repetition has more calls until it takes so long. */
-        public Evaluator minRepeatMs(int milliseconds) {
-            minRepeatMs = milliseconds;
-            return this;
-        }
-
-        /** A pause after each repetition. */
-        public Evaluator cooldownMs(int milliseconds) {
-            cooldownMs = milliseconds;
-            return this;
-        }
-
-        /** Bytes of memory to move before each repetition, so that caches are cold. */
-        public Evaluator cacheFlushBytes(int bytes) {
-            flushBytes = bytes;
-            return this;
-        }
+        public Evaluator minRepeatMs(int milliseconds) { minRepeatMs = milliseconds; return this; }
 
         /** Measures calls with these arguments. */
         public Timing run(Object... args) {
             PackedFunc evaluate = Portcall.get("runtime.RPCTimeEvaluator").callFunction(module, name, device.type(), device.id(), number,
-                    repeat, minRepeatMs, 100, cooldownMs, 1, flushBytes, "");
+                    repeat, minRepeatMs, 100, 0, 1, 0, "");
             byte[] bytes = evaluate.callAs(byte[].class, args);
             double[] seconds = new double[bytes.length / 8];
             ByteBuffer.wrap(bytes).order(ByteOrder.LITTLE_ENDIAN).asDoubleBuffer().get(seconds);

@@ -65,9 +65,7 @@ final class Tunnel implements AutoCloseable {
         }
     }
 
-    String address() {
-        return "unix:" + path;
-    }
+    String address() { return "unix:" + path; }
 
     private void start() {
         spawn(() -> {

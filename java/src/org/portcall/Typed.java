@@ -17,10 +17,7 @@ import java.util.function.LongUnaryOperator;
 /** Functional interfaces as types of functions, both ways. Those of numbers box nothing. */
 final class Typed {
     private static final ClassValue<Method> METHODS = new ClassValue<>() {
-        @Override
-        protected Method computeValue(Class<?> type) {
-            return find(type);
-        }
+        @Override protected Method computeValue(Class<?> type) { return find(type); }
     };
 
     /** The one abstract method of an interface; null where there is not one. */
@@ -47,9 +44,7 @@ final class Typed {
                 && java.util.Arrays.equals(other.getParameterTypes(), method.getParameterTypes()));
     }
 
-    static boolean isFunctional(Class<?> type) {
-        return METHODS.get(type) != null;
-    }
+    static boolean isFunctional(Class<?> type) { return METHODS.get(type) != null; }
 
     private static Method methodOf(Class<?> type) {
         Method method = METHODS.get(type);
@@ -114,10 +109,10 @@ final class Typed {
     // ---- Functions of the core for Java ----
 
     static Object view(Class<?> type, PackedFunc f) {
-        if (type == LongBinaryOperator.class) return (LongBinaryOperator) f::callLongs;
-        if (type == LongUnaryOperator.class) return (LongUnaryOperator) f::callLongs;
-        if (type == DoubleBinaryOperator.class) return (DoubleBinaryOperator) f::callDoubles;
-        if (type == DoubleUnaryOperator.class) return (DoubleUnaryOperator) f::callDoubles;
+        if (type == LongBinaryOperator.class) return (LongBinaryOperator) (a, b) -> f.callLongs(2, a, b);
+        if (type == LongUnaryOperator.class) return (LongUnaryOperator) a -> f.callLongs(1, a, 0);
+        if (type == DoubleBinaryOperator.class) return (DoubleBinaryOperator) (a, b) -> f.callDoubles(2, a, b);
+        if (type == DoubleUnaryOperator.class) return (DoubleUnaryOperator) a -> f.callDoubles(1, a, 0);
         if (type == LongSupplier.class) return (LongSupplier) f::callLong;
         if (type == PackedFunc.Body.class) return (PackedFunc.Body) args -> {
             Object[] values = new Object[args.size()];

@@ -33,13 +33,9 @@ final class Upcall {
         }
     }
 
-    static long makeStack() {
-        return Stack.get().address;
-    }
+    static long makeStack() { return Stack.get().address; }
 
-    static byte[][] describe(Throwable thrown) {
-        return Errors.describe(thrown);
-    }
+    static byte[][] describe(Throwable thrown) { return Errors.describe(thrown); }
 
     static Throwable makeException(byte[] kind, byte[] message, byte[] trace, Throwable original, long facts) {
         return Errors.make(kind, message, trace, original, facts);

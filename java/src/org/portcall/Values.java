@@ -40,6 +40,9 @@ final class Values {
         return putOther(stack, at, end, value, flags);
     }
 
+    /** Writes a cell of a visit, and keeps what it points to. */
+    static void put(Stack stack, int at, Object value) { stack.top(put(stack, at, stack.top(), value, NESTED) + 15 & ~15); }
+
     private static int putOther(Stack stack, int at, int end, Object value, int flags) {
         if (value instanceof Float number) return set(stack, at, FLOAT, Double.doubleToRawLongBits(number), end);
         if (value instanceof Short || value instanceof Byte) return set(stack, at, INT, ((Number) value).longValue(), end);
@@ -159,10 +162,7 @@ final class Values {
         return putItems(stack, at, end, new Iterator<Object>() {
             private Map.Entry<?, ?> entry;
 
-            @Override
-            public boolean hasNext() {
-                return entry != null || entries.hasNext();
-            }
+            @Override public boolean hasNext() { return entry != null || entries.hasNext(); }
 
             @Override
             public Object next() {
@@ -183,9 +183,10 @@ final class Values {
         try {
             do {
                 int n = 0, behind = cells + Stack.CELL * CHUNK;
+                stack.top(behind);
                 for (; n < CHUNK && items.hasNext(); ++n) {
-                    stack.top(behind + 15 & ~15);
                     behind = put(stack, cells + Stack.CELL * n, behind, items.next(), NESTED);
+                    stack.top(behind + 15 & ~15);
                 }
                 if (n % 2 != 0 && (type == MAP || type == DICT)) throw new java.util.ConcurrentModificationException();
                 long first = stack.address + cells;
@@ -297,9 +298,7 @@ final class Values {
         return bytes;
     }
 
-    private static String text(ByteBuffer m, int offset, int size) {
-        return new String(bytes(m, offset, size), UTF_8);
-    }
+    private static String text(ByteBuffer m, int offset, int size) { return new String(bytes(m, offset, size), UTF_8); }
 
     private Values() {}
 }

@@ -8,9 +8,7 @@ public final class Vm implements AutoCloseable {
     private static final int POOLED = 2; // kind of allocator
     private final Module machine;
 
-    private Vm(Module machine) {
-        this.machine = machine;
-    }
+    private Vm(Module machine) { this.machine = machine; }
 
     /** Loads a library with an executable inside. */
     public static Vm load(Path library, Device device) {
@@ -29,27 +27,16 @@ public final class Vm implements AutoCloseable {
     }
 
     /** The same in a session, on a device that {@link Session#device} gave. */
-    public static Vm of(Module library, PortcallObject device) {
-        return of(library, Session.partsOf(device));
-    }
+    public static Vm of(Module library, PortcallObject device) { return of(library, Session.partsOf(device)); }
 
     /** A function of the model, such as "main". */
-    public PackedFunc function(String name) {
-        return machine.function(name);
-    }
+    public PackedFunc function(String name) { return machine.function(name); }
 
     /** Calls a function. Tensors, numbers, Shapes and lists of them go in, and come out. */
-    public Object call(String name, Object... args) {
-        return function(name).call(args);
-    }
+    public Object call(String name, Object... args) { return function(name).call(args); }
 
     /** The machine as a module. */
-    public Module module() {
-        return machine;
-    }
+    public Module module() { return machine; }
 
-    @Override
-    public void close() {
-        machine.close();
-    }
+    @Override public void close() { machine.close(); }
 }

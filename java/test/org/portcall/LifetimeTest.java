@@ -22,7 +22,7 @@ class LifetimeTest {
         void run(int i) throws Exception;
     }
 
-    private static void inThreads(int count, Body body) throws Exception {
+    static void inThreads(int count, Body body) throws Exception {
         List<Throwable> failures = new ArrayList<>();
         Thread[] threads = new Thread[count];
         for (int t = 0; t < count; ++t) {
@@ -62,6 +62,29 @@ class LifetimeTest {
             });
             assertTrue(refused.get() > 0);
         }
+    }
+
+    @Test
+    void virtualThreadsCallBothWays() throws Exception {
+        Thread[] threads = new Thread[200];
+        AtomicInteger good = new AtomicInteger();
+        for (int t = 0; t < threads.length; ++t) {
+            Runnable body = () -> {
+                for (int i = 0; i < 20; ++i) {
+                    String text = "a text of some length " + i;
+                    if (text.equals(APPLY.call((PackedFunc.Body) a -> APPLY.call((PackedFunc.Body) b -> b.get(0), a.get(0)), text))) good.incrementAndGet();
+                    Thread.yield();
+                }
+            };
+            if (Runtime.version().feature() >= 21) {
+                threads[t] = (Thread) Thread.class.getMethod("startVirtualThread", Runnable.class).invoke(null, body);
+            } else {
+                threads[t] = new Thread(body);
+                threads[t].start();
+            }
+        }
+        for (Thread thread : threads) thread.join();
+        assertEquals(20 * threads.length, good.get());
     }
 
     @Test
@@ -123,30 +146,38 @@ class LifetimeTest {
 
     @Test
     void tensorsOfGarbageAreFreed() throws Exception {
-        long kib = Long.parseLong(child(Leaving.class, "-Xmx256m"));
-        assertTrue(kib < 600 << 10, () -> "KiB: " + kib);
+        child(Leaving.class, "-Xmx256m", "200000", "0", "600");
+        child(Leaving.class, "-Xmx256m", "0", "100", "700"); // half of it is the heap, which has an array for each
     }
 
-    /** Closes nothing: 200,000 tensors, of 800 MB together, and some with buffers. */
+    /** Closes nothing: so many tensors of 4 kB, and of 10 MiB with buffers. Fails where memory was ever more than so many MiB. */
     static final class Leaving {
         public static void main(String[] args) throws Exception {
-            for (int i = 0; i < 100; ++i) Tensor.of(new byte[10 << 20]).buffer();
-            for (int i = 0; i < 200_000; ++i) Tensor.of(new float[1000]);
-            System.out.print(resident());
+            for (int i = 0; i < Integer.parseInt(args[1]); ++i) Tensor.of(new byte[10 << 20]).buffer();
+            for (int i = 0; i < Integer.parseInt(args[0]); ++i) Tensor.of(new float[1000]);
+            check("most memory", memory("VmHWM"), Long.parseLong(args[2]));
         }
     }
 
-    private static long resident() throws Exception {
-        return Files.lines(Path.of("/proc/self/status")).filter(line -> line.startsWith("VmRSS")).mapToLong(line -> Long.parseLong(line.replaceAll("\\D", ""))).sum();
+    private static long memory(String which) throws Exception {
+        try (var lines = Files.lines(Path.of("/proc/self/status"))) {
+            return lines.filter(line -> line.startsWith(which)).mapToLong(line -> Long.parseLong(line.replaceAll("\\D", ""))).sum();
+        }
     }
 
-    /** Prints how many KiB a process grew by calls, once it has the memory that it needs. */
+    private static void check(String what, long kib, long limit) {
+        System.out.println(what + ": " + kib / 1024 + " MiB, at most " + limit);
+        if (kib >= limit << 10) System.exit(1);
+    }
+
+    /** Calls for so many seconds, and at least 10,000 times. Fails where the process grew by 32 MiB once it had what it needs. */
     static final class Calling {
         public static void main(String[] args) throws Exception {
             for (int i = 0; i < 20; ++i) calls();
-            long before = resident();
-            for (int i = 0; i < 20; ++i) calls();
-            System.out.print(resident() - before);
+            long before = memory("VmRSS"), end = System.nanoTime() + 1_000_000_000L * Long.parseLong(args[0]);
+            int rounds = 0;
+            for (; rounds < 20 || System.nanoTime() < end; ++rounds) calls();
+            check(500 * rounds + " calls of each kind, more memory", memory("VmRSS") - before, 32);
         }
 
         private static void calls() throws Exception {
@@ -170,11 +201,10 @@ class LifetimeTest {
 
     @Test
     void nothingIsLeftOfCalls() throws Exception {
-        long more = Long.parseLong(child(Calling.class, "-Xmx64m"));
-        assertTrue(more < 32 << 10, () -> "KiB more: " + more); // 10,000 calls with 5 KiB or more of each kind
+        child(Calling.class, "-Xmx64m", "0"); // 10,000 calls with 5 KiB or more of each kind
     }
 
-    private static String child(Class<?> program, String option, String... args) throws Exception {
+    static String child(Class<?> program, String option, String... args) throws Exception {
         List<String> options = new ArrayList<>(List.of(option));
         String folder = System.getProperty("portcall.library.path");
         if (folder != null) options.add("-Dportcall.library.path=" + folder);

@@ -16,10 +16,12 @@ import org.junit.jupiter.api.Test;
 
 /** Each in a process of its own, since a process loads the libraries once. */
 class LoaderTest {
+    private static final int MACHINE = 18; // where an ELF file says so
+
     /** Calls a function; with an argument, again in another class loader. */
     static final class Program {
         public static void main(String[] words) throws Exception {
-            System.out.println(Portcall.get("testing.echo").callLong(7));
+            System.out.println(Portcall.get("testing.echo").callLong(7) + " in " + Portcall.class.getModule());
             if (words.length == 0) return;
             URL[] places = Arrays.stream(System.getProperty("java.class.path").split(File.pathSeparator)).map(Program::url).toArray(URL[]::new);
             try (URLClassLoader other = new URLClassLoader(places, null)) {
@@ -57,6 +59,16 @@ class LoaderTest {
     }
 
     @Test
+    void isAModule() throws Exception {
+        String[] path = System.getProperty("java.class.path").split(File.pathSeparator);
+        String jar = Arrays.stream(path).filter(each -> each.endsWith("portcall.jar")).findFirst().orElseThrow();
+        String tests = Path.of(LoaderTest.class.getProtectionDomain().getCodeSource().getLocation().toURI()).toString();
+        Ended ended = run(true, List.of("-p", jar, "--add-modules", "org.portcall", "--patch-module", "org.portcall=" + tests));
+        assertEquals(0, ended.code(), ended::printed);
+        assertTrue(ended.printed().contains("module org.portcall"), ended::printed);
+    }
+
+    @Test
     void takesAFolderThatIsNamed() throws Exception {
         Path folder = Support.ROOT.resolve("build/java/native").resolve(Loader.platform()).resolve("META-INF/native").resolve(Loader.platform());
         Ended ended = run(false, List.of("-Dportcall.library.path=" + folder));
@@ -73,6 +85,13 @@ class LoaderTest {
             assertEquals(1, ended.code());
             assertTrue(ended.printed().contains("-Dportcall.library.path=DIR"), ended::printed);
         }
+        Path other = Files.createDirectory(Support.FOLDER.resolve("other-machine"));
+        byte[] core = Loader.class.getResourceAsStream("/META-INF/native/" + Loader.platform() + "/" + System.mapLibraryName("portcall")).readAllBytes();
+        core[MACHINE] ^= 0x55; // what an ELF file is for
+        Files.write(other.resolve(System.mapLibraryName("portcall")), core);
+        Ended wrong = run(true, List.of("-Dportcall.library.path=" + other));
+        assertEquals(1, wrong.code());
+        assertTrue(wrong.printed().contains("portcall's libraries for " + Loader.platform()), wrong::printed);
         Ended ended = run(true, List.of("-Dportcall.tmpdir=/no/such/folder"));
         assertEquals(1, ended.code());
         assertTrue(ended.printed().contains("-Dportcall.tmpdir=DIR"), ended::printed);

@@ -25,10 +25,16 @@ class PageTest {
             import org.portcall.Module;
             """;
 
-    private static String java(Path folder, String... words) throws Exception {
-        List<String> all = new ArrayList<>(List.of(Path.of(System.getProperty("java.home"), "bin", "java").toString(), "-cp",
-                System.getProperty("java.class.path").replaceAll("(^|:)(?!/)", "$1" + Support.ROOT + "/")));
-        all.addAll(List.of(words));
+    /** Runs a source; where this Java has no compiler, that of the JDK compiles it first. */
+    private static String java(Path folder, String source) throws Exception {
+        String path = System.getProperty("java.class.path").replaceAll("(^|:)(?!/)", "$1" + Support.ROOT + "/"), program = source;
+        if (javax.tools.ToolProvider.getSystemJavaCompiler() == null) {
+            Support.run(Path.of(System.getProperty("portcall.jdk"), "bin", "javac").toString(), "-cp", path, "-d", folder.toString(),
+                    folder.resolve(source).toString());
+            path += ":" + folder;
+            program = source.replace(".java", "");
+        }
+        List<String> all = new ArrayList<>(List.of(Path.of(System.getProperty("java.home"), "bin", "java").toString(), "-cp", path, program));
         Process process = new ProcessBuilder(all).directory(folder.toFile()).redirectErrorStream(true).start();
         process.getOutputStream().close();
         String printed = new String(process.getInputStream().readAllBytes());
@@ -38,7 +44,6 @@ class PageTest {
 
     @Test
     void blocksOfThePageRun() throws Exception {
-        org.junit.jupiter.api.Assumptions.assumeTrue(javax.tools.ToolProvider.getSystemJavaCompiler() != null, "needs a JDK with javac");
         String page = Files.readString(Support.ROOT.resolve("docs/java.md"));
         Path folder = Files.createDirectory(Support.FOLDER.resolve("page"));
         StringBuilder methods = new StringBuilder(), calls = new StringBuilder();

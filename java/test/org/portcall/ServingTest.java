@@ -13,7 +13,6 @@ import java.util.List;
 import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.function.LongBinaryOperator;
 import org.junit.jupiter.api.AfterAll;
-import org.junit.jupiter.api.Assumptions;
 import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Test;
 
@@ -88,7 +87,6 @@ class ServingTest {
 
     @Test
     void servesClientsOfTvm() throws Exception {
-        Assumptions.assumeTrue(new ProcessBuilder(Support.python(), "-c", "import tvm").start().waitFor() == 0, "needs apache-tvm");
         try (Serving serving = Serving.listen(Serving.options().key("java"), "served.*")) {
             Support.run(Support.python(), "-c", """
                     import sys
@@ -101,8 +99,7 @@ class ServingTest {
 
     @Test
     void servesClientsOfJavaScript() throws Exception {
-        Path client = Support.ROOT.resolve("js/build/src/index.js");
-        Assumptions.assumeTrue(Files.exists(client), "needs make js");
+        Path client = Support.ROOT.resolve("js/build/src/index.js"); // of make js
         try (Serving serving = Serving.listen("served.*")) {
             Path program = Support.FOLDER.resolve("client.mjs");
             Files.writeString(program, """
@@ -127,6 +124,37 @@ class ServingTest {
         }
         assertThrows(ConnectException.class, () -> Session.connect("127.0.0.1:" + serving.port()));
         serving.close();
+    }
+
+    @Test
+    void eightThreadsUseWhatOneCloses() throws Exception {
+        Portcall.register("served.items", args -> List.of(1, "two"));
+        try (Serving serving = Serving.listen("served.*")) {
+            for (int round = 0; round < 10; ++round) {
+                Session session = Session.connect("127.0.0.1:" + serving.port());
+                RemoteTensor remote = session.tensor(new float[] {1, 2, 3});
+                PortcallList list = PortcallList.of(List.of(1, 2, 3));
+                PortcallDict dict = PortcallDict.of(java.util.Map.of("a", 1));
+                Module library = Module.load(Support.compile("java/test/kernels.c"));
+                PackedFunc sum = session.get("served.sum");
+                List<AutoCloseable> all = List.of(list, dict, library, remote, session);
+                LifetimeTest.inThreads(8, id -> {
+                    for (int i = 0; i < 200; ++i) {
+                        if (i == 100 && id < all.size()) all.get(id).close();
+                        if (i == 150) for (AutoCloseable each : all) each.close();
+                        for (java.util.concurrent.Callable<?> use : List.<java.util.concurrent.Callable<?>>of(() -> list.get(1), () -> dict.getItem("a"), list::toList,
+                                () -> library.function("threads").callFunction(), () -> sum.call(remote), remote::toFloatArray, () -> session.get("served.items").call())) {
+                            try {
+                                use.call();
+                            } catch (IllegalStateException | PortcallException closed) { // by another
+                            }
+                        }
+                    }
+                });
+            }
+        } finally {
+            Portcall.remove("served.items");
+        }
     }
 
     @Test

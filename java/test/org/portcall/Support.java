@@ -59,9 +59,10 @@ final class Support {
         return all;
     }
 
-    /** Compiles a source of the repository, or of java/test. */
+    /** Compiles a source of the repository, unless -Dportcall.compiled names a folder that has it. */
     static Path compile(String source) throws Exception {
-        Path out = FOLDER.resolve(source.replace('/', '-').replaceAll("\\.c$", ".so"));
+        String compiled = System.getProperty("portcall.compiled");
+        Path out = (compiled == null ? FOLDER : Path.of(compiled)).resolve(source.replace('/', '-').replaceAll("\\.c$", ".so"));
         if (!Files.exists(out)) {
             run("cc", "-O1", "-fPIC", "-shared", "-pthread", "-Icore/include", "-Ijs/test", source, "-o", out.toString());
         }

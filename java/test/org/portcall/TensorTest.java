@@ -7,6 +7,7 @@ import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import java.lang.ref.WeakReference;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 import java.nio.CharBuffer;
@@ -128,6 +129,28 @@ class TensorTest {
     }
 
     @Test
+    void thatAreReadOnlyKeepTheirMemoryAsLongAsPartsOfABufferOverIt() throws Exception {
+        WeakReference<Object>[] memory = new WeakReference[1];
+        FloatBuffer part = partOfReadOnly(memory);
+        for (int i = 0; i < 20; ++i) {
+            System.gc();
+            Handle.Watch.drain();
+        }
+        assertEquals(3f, part.get(0));
+        assertTrue(memory[0].get() != null);
+        part = null;
+        assertTrue(Support.collectUntil(() -> memory[0].get() == null));
+    }
+
+    private static FloatBuffer partOfReadOnly(WeakReference<Object>[] memory) {
+        ByteBuffer made = direct(4096).putFloat(4, 3);
+        memory[0] = new WeakReference<>(made);
+        try (Tensor x = Tensor.wrap(made.asReadOnlyBuffer().order(ByteOrder.nativeOrder()), DType.FLOAT32, 1024)) {
+            return x.floats().slice(1, 10);
+        }
+    }
+
+    @Test
     void keepTheBufferThatTheyAreOver() throws Exception {
         Tensor x = Tensor.wrap(direct(4096).putInt(0, 42), DType.INT32, 1024);
         for (int i = 0; i < 20; ++i) {
@@ -147,6 +170,10 @@ class TensorTest {
             assertThrows(IndexOutOfBoundsException.class, () -> x.rows(1, 4));
             assertThrows(IndexOutOfBoundsException.class, () -> x.rows(-1, 1));
             assertThrows(IllegalArgumentException.class, () -> x.reshape(7));
+        }
+        try (Tensor x = Tensor.empty(DType.of("int4"), 4, 4)) {
+            assertEquals(4, x.rows(1, 3).nbytes());
+            assertThrows(IllegalArgumentException.class, () -> x.reshape(16).rows(1, 2)); // in the middle of a byte
         }
     }
 
