@@ -161,6 +161,7 @@ HOUSE = [
         "_bench_cool _bench_export _bench_report _bench_trace _bench_ways",
         "_bench_against _bench_keep _bench_stored",
         "_model",
+        "_bench_subject",
         "bench board bundle compile config demo doctor farm help inspect remote run serve stubs verify version",
         "deploy",
         "__init__",

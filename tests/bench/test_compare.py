@@ -89,6 +89,7 @@ def test_judge_gate_never_passes_what_may_be_slower() -> None:
     assert judge_gate((1.04, 1.06), 1.05) == "not settled"
     assert judge_gate((1.0, 1.05), 1.05) == "passed"
     assert judge_gate((1.051, 1.06), 1.05) == "slower"
+    assert judge_gate((1.051, 1.06), None) is None
 
 
 def test_compare_opens_both_sides_anew_for_each_run_in_turns() -> None:

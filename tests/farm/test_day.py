@@ -13,7 +13,7 @@ import pytest
 
 from farm.running import RunningFarm, running_farm
 from farm.test_pages import get, post, token
-from portcall.farm._day import STEP, STEPS, Day, Doing, PlaceDay
+from portcall.farm._day import STEP, STEPS, Day, Doing, PlaceDay, use_of
 from portcall.farm._day_page import Shown, span
 from portcall.farm._model import Place
 
@@ -46,7 +46,7 @@ def test_day_of_a_place_has_its_leases_to_the_second() -> None:
     found = place_day([event(began, "place idle"), *lease(began + 700, began + 4000, "ann"),
                        *lease(NOW - 100, NOW - 90, "bob"), event(NOW - 40, "place offline")])  # fmt: skip
     assert found.seconds == {ANN: 3300, BOB: 10, IDLE: DAY / 2 - 3350, Doing("offline"): 40}
-    assert found.use == pytest.approx(3310 / (DAY / 2 - 40))
+    assert use_of([found]) == pytest.approx(3310 / (DAY / 2 - 40))
     assert [(run.doing, run.last - run.first) for run in found.runs] == [
         (IDLE, 2), (ANN, 12), (IDLE, 130),
     ]  # fmt: skip
@@ -72,7 +72,7 @@ def test_day_of_a_place_knows_when_it_was_out_of_use() -> None:
     assert found.seconds == {IDLE: 3000, Doing("out"): 3000}
     retired = place_day(events, NOW, Place("b", state="idle", health="retired"))  # since before the first event
     assert retired.seconds == {Doing("out"): 6000}
-    assert retired.use is None
+    assert use_of([retired]) is None
 
 
 def test_day_forgets_what_is_older_and_what_has_left() -> None:
@@ -119,7 +119,7 @@ def test_day_of_a_busy_place_stays_small() -> None:
             day.place("b", second)
     found = day.place("b", 2 * DAY)
     assert found is not None
-    assert found.use == pytest.approx(0.5, abs=0.01)
+    assert use_of([found]) == pytest.approx(0.5, abs=0.01)
     track = day._tracks["b"]
     assert len(track.runs) + sum(map(len, track.steps.values())) <= STEPS * 14
 

@@ -59,7 +59,7 @@ class Baseline:
     @property
     def gate(self) -> GateVerdict | None:
         """Whether the ratio is within the limit; None without one."""
-        return None if self.limit is None else judge_gate(self.interval, self.limit)
+        return judge_gate(self.interval, self.limit)
 
     @property
     def _mean(self) -> float:

@@ -72,7 +72,7 @@ class Comparison:
     @property
     def gate(self) -> GateVerdict | None:
         """Whether the ratio is within the limit; None without one."""
-        return None if self.limit is None else judge_gate(self.interval, self.limit)
+        return judge_gate(self.interval, self.limit)
 
     @property
     def settled(self) -> bool:
@@ -151,8 +151,10 @@ def looks(most: int) -> tuple[int, ...]:
     return (*found, most)
 
 
-def judge_gate(interval: tuple[float, float], limit: float) -> GateVerdict:
-    """Say whether a ratio is within a limit, by the interval that holds it."""
+def judge_gate(interval: tuple[float, float], limit: float | None) -> GateVerdict | None:
+    """Say whether a ratio is within a limit, by the interval that holds it; None without a limit."""
+    if limit is None:
+        return None
     low, high = interval
     return "slower" if low > limit else "passed" if high <= limit else "not settled"
 

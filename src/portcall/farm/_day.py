@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import statistics
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -145,11 +145,11 @@ class PlaceDay:
     def total(self, *kinds: Kind) -> float:
         return sum(seconds for doing, seconds in self.seconds.items() if doing.kind in kinds)
 
-    @property
-    def use(self) -> float | None:
-        """The part of the time for which it was used, of that for which it could be; None where it never could."""
-        there = self.total("used", "idle")
-        return self.total("used") / there if there else None
+
+def use_of(days: Sequence[PlaceDay]) -> float | None:
+    """Return the part of the time for which places were used, of that for which they could be; None if never."""
+    there = sum(day.total("used", "idle") for day in days)
+    return sum(day.total("used") for day in days) / there if there else None
 
 
 def _add(seconds: Seconds, doing: Doing, more: float) -> None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Mapping
 from html import escape
 
-from portcall.farm._day import STEP, STEPS, Day, Doing, Kind, PlaceDay, Run
+from portcall.farm._day import STEP, STEPS, Day, Doing, Kind, PlaceDay, Run, use_of
 
 _COLORS = 6  # of users, who are told apart by them; all others have one
 _WORDS: dict[Kind, str] = {"used": "in use", "idle": "idle", "out": "out of use", "offline": "offline"}
@@ -73,9 +73,8 @@ class Shown:
 
     def use(self, id: str = "") -> str:
         """Return the use of a place, or of all, in per cent; empty where none could be used."""
-        days = [self.places[id]] if id in self.places else [] if id else list(self.places.values())
-        used, idle = (sum(day.total(kind) for day in days) for kind in ("used", "idle"))
-        return f"{100 * used / (used + idle):.0f}&nbsp;%" if used + idle else ""
+        share = use_of([day for place, day in self.places.items() if id in ("", place)])
+        return "" if share is None else f"{100 * share:.0f}&nbsp;%"
 
     def legend(self) -> str:
         """Return what the colours mean, with the users' hours."""
