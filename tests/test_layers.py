@@ -132,7 +132,7 @@ HOUSE = [
     ("", "_deploy_scripts testing", "deploy"),
     (
         "farm",
-        "_constraints _device_page _executor _guests _log _news _page_style _shown _splice",
+        "_constraints _device_page _executor _guests _log _news _page_style _ranking _shown _splice",
         "_model _tracker_wire",
         "_day _deadlines _queue _reading",
         "_day_page _records _store",

@@ -49,6 +49,10 @@ def test_run_ratio_is_that_of_scipys_trimmed_means() -> None:
         run_ratio([0.0] * 12, old)
 
 
+def test_next_look_is_the_one_after_these_runs() -> None:
+    assert [Comparison((1.0,) * runs, 20).next_look for runs in (0, 5, 6, 12, 20)] == [6, 6, 12, 20, 20]
+
+
 def test_looks_end_at_the_last_run() -> None:
     assert looks(48) == (6, 12, 24, 48)
     assert looks(3) == (3,)

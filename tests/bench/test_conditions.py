@@ -97,6 +97,8 @@ def test_account_lets_functions_of_devices_sleep() -> None:
         ("throttles", [3, 3, 4], ["throttled"]),
         ("cooling", [2, 1], []),
         ("undervoltage", [0, 1], ["throttled"]),
+        ("hidden", [0, 1, 0], ["hidden"]),
+        ("hidden", [0, 0], []),
         ("probe_ns", [100], []),
         ("probe_ns", [100, 200], []),
     ],

@@ -77,8 +77,16 @@ def test_check_failure_quarantines_and_keeps_requests(desk: Desk) -> None:
 def test_check_fails_for_a_place_that_became_slower(desk: Desk) -> None:
     assert check(desk, 1.0) == ""
     assert check(desk, 1.4) == ""
-    assert "1.60 times" in check(desk, 1.6)
-    assert desk.state.places["b"].usual == {"job": 1.0}
+    assert "1.60 times" in check(desk, 1.92)
+    assert desk.state.places["b"].usual == {"job": [1.0, 1.4]}
+
+
+def test_check_compares_with_the_last_twenty(desk: Desk) -> None:
+    desk.state.places["b"].usual["job"] = 9.0  # of an earlier version
+    for _ in range(25):
+        assert check(desk, 1.0) == ""
+    assert desk.state.places["b"].usual == {"job": [1.0] * 20}
+    assert "2.00 times" in check(desk, 2.0)
 
 
 def test_check_declined_by_the_agent_ends(desk: Desk) -> None:

@@ -389,7 +389,7 @@ def test_a_lease_with_no_possible_id_is_unknown_at_once(
 
 
 def test_place_go_back_is_what_encode_returned() -> None:
-    place = Place("b", keys=("k", "m"), tags={"ram": 4}, failures=[1.0], usual={"job": 2.0})
+    place = Place("b", keys=("k", "m"), tags={"ram": 4}, failures=[1.0], usual={"job": [2.0]})
     text = place.encode()
     place.keys, place.tags["ram"], place.fence = ("x",), 5, 9
     place.failures.clear()

@@ -86,6 +86,11 @@ class Comparison:
         return runs >= self.most or (runs in looks(self.most) and self.settled)
 
     @property
+    def next_look(self) -> int:
+        """After how many runs it is looked at next, or was last."""
+        return next((runs for runs in looks(self.most) if runs > len(self.ratios)), self.most)
+
+    @property
     def runs_needed(self) -> int | None:
         """About how many runs would settle it, where they have not; None where none would, or it is settled.
 

@@ -110,9 +110,14 @@ def compare_sides(given: dict[str, Any], old: dict[str, Any], open_run: OpenRun)
     options = {name: given[name] for name in ("margin", "runs", "number") if given[name] is not None}
     with StatusLine() as status, contextlib.ExitStack() as stack:
         sides = [_side(words, _opening(words, status, stack), open_run) for words in (given, old)]
-        with status.expect("comparing, in processes of their own", 0):
+        with status.count("comparing, in processes of their own", "runs") as advance:
+
+            def keep(now: Comparison) -> None:
+                known.append(now)
+                advance(len(now.ratios), now.next_look)
+
             try:
-                compare(sides[0], sides[1], limit=limit, on_run=known.append, **options)
+                compare(sides[0], sides[1], limit=limit, on_run=keep, **options)
             except (PortcallError, CommandError, KeyboardInterrupt) as why:
                 if not known:
                     raise

@@ -134,12 +134,12 @@ class StatusLine:
 
     @contextlib.contextmanager
     def _show_bar(self, bar: Bar) -> Iterator[None]:
-        self._bar = bar
+        outer, self._bar = self._bar, bar
         self._refresh()
         try:
             yield
         finally:
-            self._bar = None
+            self._bar = outer
 
     def __enter__(self) -> StatusLine:
         self._thread.start()

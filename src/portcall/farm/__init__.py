@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from portcall.farm._executor import Executor as Executor
     from portcall.farm._executor import measure as measure
     from portcall.farm._model import Rules as Rules
+    from portcall.farm._ranking import Ranked as Ranked
+    from portcall.farm._ranking import rank as rank
     from portcall.farm._run import serve as serve
     from portcall.farm._server import FarmOptions as FarmOptions
     from portcall.rpc.client._farm import Farm as Farm
@@ -40,10 +42,12 @@ _HOMES = {
     "FarmOptions": "portcall.farm._server",
     "Lease": "portcall.rpc.client._farm",
     "PlaceOptions": "portcall.rpc.server._agent",
+    "Ranked": "portcall.farm._ranking",
     "Rules": "portcall.farm._model",
     "connect": "portcall.rpc.client._farm",
     "connect_async": "portcall.rpc.client._farm_async",
     "measure": "portcall.farm._executor",
+    "rank": "portcall.farm._ranking",
     "serve": "portcall.farm._run",
 }
 _NEED_THE_EXTRA = ("FarmOptions", "serve")

@@ -150,7 +150,8 @@ class Place(Stored):
         drain: no further leases after this one.
         failures: when it failed lately.
         patience: seconds beyond the rules that its hooks may take.
-        checked: when it last passed a check; ``usual`` the seconds that each job of one took the first time.
+        checked: when it last passed a check; ``usual`` the seconds that each job of one took, of the
+            last checks that it passed (a number in stores of earlier versions).
         cycles, cycled: how often its power was cycled since it last worked, and when.
         owner: the user whose token serves it; empty where none was asked for.
         quiet: its agent says that no session of leases up to this fence is left.
@@ -182,7 +183,7 @@ class Place(Stored):
     failures: list[float] = field(default_factory=list)
     patience: float = 0
     checked: float = 0
-    usual: dict[str, float] = field(default_factory=dict)
+    usual: dict[str, list[float] | float] = field(default_factory=dict)
     cycles: int = 0
     cycled: float = 0
     owner: str = ""

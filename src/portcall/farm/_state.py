@@ -17,6 +17,7 @@ Rules:
 from __future__ import annotations
 
 import hashlib
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -31,6 +32,7 @@ _SUFFIX_BYTES = 16  # random bytes at the end of a match key
 _MOST_FAILURES = 100  # of a place, which are kept
 _MOST_LEFT = 1024  # keys of places that are gone
 MOST_SESSIONS = 1000  # of a lease
+CHECKS = 20  # times of a check whose median is the usual one
 
 
 def hash_secret(secret: str) -> str:
@@ -370,20 +372,22 @@ class State(Records):
 
         Args:
             id: of the lease.
-            job: what was done; ``seconds`` (0: not timed) are compared with its first time on this place.
+            job: what was done; ``seconds`` (0: not timed) are compared with the median of the last times on this place.
             why: it failed; empty where it did not.
             tolerance: by how much the seconds may be longer, as a factor.
         """
         lease = self.leases[id]
         place = self.places[lease.place]
-        usual = place.usual.get(job, 0)
+        known = place.usual.get(job, [])
+        times = known if isinstance(known, list) else [known]
+        usual = statistics.median(times) if times else 0
         if not why and seconds and usual and seconds > usual * tolerance:
             why = f"took {seconds:.3g} s, {seconds / usual:.2f} times its usual {usual:.3g} s"
         if why:
             self.failed(place.id, f"check failed: {why}", at_once=True)
             return why
-        if seconds and not usual:
-            place.usual[job] = seconds
+        if seconds:
+            place.usual[job] = [*times, seconds][-CHECKS:]
         place.checked = self.now
         self.changed[place] = None
         self.note(
