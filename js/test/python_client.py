@@ -51,6 +51,18 @@ def with_portcall(host, port, key):
         check(remote, remote.tensor, lambda tensor: tensor.numpy(), ValueError, LookupError)
         evaluate = remote.module.time_evaluator("demo.add", remote.cpu(), number=3, repeat=2)
         assert len(evaluate(1, 2).results) == 2
+        measured = portcall.bench.measure(
+            lambda number, repeat: remote.module.time_evaluator("demo.add", remote.cpu(), number, repeat)(1, 2),
+            3, 12, session=remote,
+        )  # fmt: skip
+        assert measured.verdict.known
+        first, last = measured.conditions[0], measured.conditions[-1]
+        assert first.time_ns < last.time_ns
+        assert first.on_cpu_ns <= last.on_cpu_ns
+        assert first.process_ns < last.process_ns
+        assert first.probe_ns > 0
+        assert first.clock_step_ns > 0
+        assert first.load1 >= 0
         assert remote.listdir() == []
         large = bytes(range(256)) * 20_000
         remote.upload(large, "large")

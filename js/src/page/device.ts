@@ -6,7 +6,7 @@
 //   device.html?key=tab&import=functions.js        with functions of a module on the page's own host
 //   device.html?key=tab#token                      with a token, which browsers do not send to hosts
 
-import type { Order, Report } from "./worker.js";
+import type { Hidden, Order, Report } from "./worker.js";
 
 const MOST_EVENTS = 50;
 
@@ -63,12 +63,18 @@ class Page {
     element("key").textContent = order.key;
     element("proxy").textContent = order.proxy;
     element("switch").addEventListener("click", () => (this.#worker ? this.stop() : this.start()));
+    document.addEventListener("visibilitychange", () => this.#tellHidden());
+  }
+
+  #tellHidden(): void {
+    this.#worker?.postMessage({ hidden: document.hidden } satisfies Hidden);
   }
 
   start(): void {
     this.#worker = new Worker(new URL("./worker.js", import.meta.url), { type: "module" });
     this.#worker.addEventListener("message", ({ data }: MessageEvent<Report>) => this.#show(data));
     this.#worker.addEventListener("error", ({ message }) => this.#show({ state: "failed", message }));
+    this.#tellHidden();
     this.#worker.postMessage(this.#order);
     element("switch").textContent = "Stop";
   }

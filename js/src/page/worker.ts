@@ -4,6 +4,7 @@
 import { loadWasm } from "../core/runtime.js";
 import { openWebGpu } from "../core/webgpu.js";
 import { type Functions, type JoinState, join } from "../rpc/index.js";
+import { page } from "../rpc/server/conditions.js";
 
 /** What the page tells its worker. */
 export interface Order {
@@ -12,6 +13,11 @@ export interface Order {
   readonly token: string;
   /** URL of a module that exports `functions`; empty for none. */
   readonly functions: string;
+}
+
+/** That the page came into the background, where browsers slow it down, or into the foreground. */
+export interface Hidden {
+  readonly hidden: boolean;
 }
 
 /** What the worker tells the page: what it does, or why it has given up. */
@@ -31,7 +37,11 @@ async function load(url: string): Promise<Functions> {
   return functions;
 }
 
-addEventListener("message", async ({ data }: MessageEvent<Order>) => {
+addEventListener("message", async ({ data }: MessageEvent<Order | Hidden>) => {
+  if ("hidden" in data) {
+    page.hidden = Number(data.hidden);
+    return;
+  }
   try {
     const functions = await load(data.functions);
     const core = await loadWasm();

@@ -65,6 +65,7 @@ class Reading:
         swap_in: pages that were read from swap.
         energy_j: what sensors counted since the first reading of a measurement; energy_from: their names. This machine
             only: servers do not tell.
+        hidden: 1 where it is a browser's tab in the background.
         cpus, cpus_allowed: processors that are on, and that the process may use; memory_bytes: of the machine.
     """
 
@@ -93,6 +94,7 @@ class Reading:
     swap_in: int | None = None
     energy_j: float | None = None
     energy_from: list[str] = field(default_factory=list)
+    hidden: int | None = None
     cpus: int | None = None
     cpus_allowed: int | None = None
     memory_bytes: int | None = None
@@ -257,6 +259,8 @@ def account(intervals: Sequence[Interval], on_host: bool) -> Iterator[Finding]:
 
 def changes(readings: Sequence[Reading]) -> Iterator[Finding]:
     """Yield what changed in the machine from the first reading to the last: its clock, its heat."""
+    if any(each.hidden for each in readings):
+        yield Finding("hidden", "the tab was in the background, where browsers slow it down", "bring it to the front")
     if len(readings) < 2:
         return
     first, last = readings[0], readings[-1]

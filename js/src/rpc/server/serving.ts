@@ -19,6 +19,7 @@ import {
   toHex,
   tokenOf,
 } from "../wire/handshake.js";
+import { conditions } from "./conditions.js";
 import { CoreEndpoint, type Ending } from "./core_endpoint.js";
 import { Files, MemoryBudget } from "./files.js";
 import { entriesOf, type Functions, type ServedFunction } from "./functions.js";
@@ -142,6 +143,7 @@ function endpointFor(transport: Transport, service: Service, features: readonly 
   const functions = new Map([
     ...files.functions(),
     ...moduleFunctions(runtime, files),
+    ["portcall.rpc.conditions", conditions] as const,
     ...entriesOf(service.functions),
   ]);
   const script = timeEvaluators(functions);
