@@ -54,6 +54,8 @@ def test_baseline_takes_results_of_another_library_and_system() -> None:
     assert baseline(stored(), old, 1.05).to_dict()["gate"] == "passed"
     assert clock_then(stored(), old) is None
     assert clock_then(stored(conditions=[{"probe_ns": 50}]), old) == 2
+    for odd in (math.nan, math.inf, 10**400):
+        assert baseline(stored(conditions=[{"cpus": odd, "memory_bytes": odd, "probe_ns": odd}]), old).ratio < 1.01
 
 
 @pytest.mark.parametrize(

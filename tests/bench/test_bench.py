@@ -57,6 +57,12 @@ def test_benchmark_result_refuses_no_samples() -> None:
         BenchmarkResult(())
 
 
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -1.0, 1e300])
+def test_benchmark_result_refuses_what_is_no_time(wrong: float) -> None:
+    with pytest.raises(ValueError, match="no time"):
+        BenchmarkResult((1.0, wrong))
+
+
 @pytest.mark.parametrize("p", [-1, 100.5, math.nan])
 def test_percentile_refuses_values_outside_0_to_100(p: float) -> None:
     with pytest.raises(ValueError, match="between 0 and 100"):

@@ -47,6 +47,9 @@ def test_run_ratio_is_that_of_scipys_trimmed_means() -> None:
     assert run_ratio(new, old) == pytest.approx(scipy.stats.trim_mean(new, 0.25) / scipy.stats.trim_mean(old, 0.25))
     with pytest.raises(ValueError, match="too short"):
         run_ratio([0.0] * 12, old)
+    for wrong in (math.nan, math.inf, -1.0, 1e300):
+        with pytest.raises(ValueError, match="no time"):
+            run_ratio([wrong] * 12, old)
 
 
 def test_next_look_is_the_one_after_these_runs() -> None:
@@ -158,9 +161,12 @@ def test_compare_keeps_what_it_has_when_a_side_goes_away() -> None:
     assert kept[-1].to_dict()["runs"] == 4
 
 
-@pytest.mark.parametrize("wrong", [{"runs": 2}, {"margin": -0.1}, {"limit": 0}])
+@pytest.mark.parametrize(
+    "wrong",
+    [{"runs": 2}, {"margin": -0.1}, {"limit": 0}, {"margin": math.nan}, {"limit": math.nan}, {"number": 0}],
+)
 def test_compare_refuses_what_it_cannot_do(wrong: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match=r"runs|margin"):
+    with pytest.raises(ValueError, match=r"runs|margin|number"):
         compare(lambda: lambda n: 1.0, lambda: lambda n: 1.0, **wrong)  # type: ignore[arg-type]
 
 

@@ -96,6 +96,17 @@ def test_sustain_raises_where_nothing_was_measured() -> None:
         sustain(Machine().run, 0)
 
 
+def test_sustain_asks_for_a_thousand_windows_at_most_where_a_clock_is_coarse() -> None:
+    asked: list[int] = []
+
+    def run(number: int, repeat: int) -> BenchmarkResult:
+        asked.append(repeat)
+        return BenchmarkResult((0.0,) * repeat)
+
+    sustain(run, 0.01, 1)
+    assert max(asked) == 1000
+
+
 def test_sustain_times_something_however_short_it_is() -> None:
     assert sustain(Machine().run, 1e-6).result.results
 

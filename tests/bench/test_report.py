@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from html.parser import HTMLParser
 from pathlib import Path
@@ -119,7 +120,8 @@ def test_report_escapes_what_a_result_says(tmp_path: Path) -> None:
      '{"schema": 1, "results_s": ["1"]}', '{"schema": 1, "results_s": [true]}', '{"schema": 1, "results_s": [-1]}',
      '{"schema": 1, "results_s": [NaN]}', '{"schema": 1, "comparison": {}}', '{"schema": 1, "comparison": []}',
      '{"schema": 1, "results_s": [1.0], "verdict": []}', '{"schema": 1, "results_s": [1.0], "warnings": {}}',
-     '{"schema": 1, "results": [1]}'],
+     '{"schema": 1, "results": [1]}', '{"schema": 1, "results_s": [1e308]}',
+     f'{{"schema": 1, "results_s": [{10**400}]}}', '{"schema": 1, "comparison": {"ratios": [1.0, 0.0]}}'],
 )  # fmt: skip
 def test_read_results_refuses_what_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "r.json").write_text(text)
@@ -146,7 +148,14 @@ def test_report_takes_damaged_details_as_they_are(tmp_path: Path) -> None:
     readings: list[Any] = [[1], [{}], [{"time_ns": "x"}, {"time_ns": 3}], [{"time_ns": 0, "windows": -1}] * 2]
     for reading in readings:
         bench.report([{**odd, "conditions": reading}], tmp_path / "r.html")
-    for ends in (3, [1], ["x", "y"], [None, None]):
+    for number in (math.nan, math.inf, 10**400, 1e308):
+        bench.report([{**odd, "conditions": [{"time_ns": number, "probe_ns": number}] * 2}], tmp_path / "r.html")
+        bench.report(
+            [{**odd, "latency": {"percentiles": [{"p": number}]}, "sustained": {"kept": number}}], tmp_path / "r.html"
+        )
+    bench.report([{**odd, "title": "f of \udcff.so"}], tmp_path / "r.html")  # a name of a file that is no Unicode
+    assert bench.read_results(tmp_path / "r.html")[0]["title"] == "f of \udcff.so"
+    for ends in (3, [1], ["x", "y"], [None, None], [math.nan, 1]):
         bench.report([{**odd, "verdict": {"interval_s": ends}, "warnings": [3]}], tmp_path / "r.html")
         bench.report([{"schema": 1, "comparison": {"ratios": [1.0], "interval": ends}}], tmp_path / "r.html")
 

@@ -48,12 +48,14 @@ def compare(
         on_run: called after each run with what is known, which is all that is left where a later run fails.
 
     Raises:
-        ValueError: fewer than 3 runs, a negative margin, a limit that is not positive; a timer returned 0 s.
+        ValueError: fewer than 3 runs, a negative margin, a limit that is not positive; a timer that tells no time.
     """
     if runs < 3:
         raise ValueError(f"{runs} runs are too few for an interval: give 3 or more")
-    if margin < 0 or (limit is not None and limit <= 0):
-        raise ValueError(f"margin {margin} and limit {limit} must not be negative, and a limit not 0")
+    if not 0 <= margin < math.inf or not (limit is None or 0 < limit < math.inf):
+        raise ValueError(f"margin {margin} and limit {limit} must be finite and not negative, and a limit not 0")
+    if number is not None and number < 1:
+        raise ValueError(f"invalid number {number} (must be 1 or more)")
     sides = (new, old)
     ratios: list[float] = []
     seconds: tuple[list[float], list[float]] = ([], [])

@@ -69,7 +69,8 @@ def report(results: Sequence[Reportable | Result], path: str | os.PathLike[str])
     Raises:
         ValueError: there is none, or one of them is no result.
     """
-    Path(path).write_text(report_html([_stored(each) for each in results]), encoding="utf-8")
+    page = report_html([_stored(each) for each in results])
+    Path(path).write_text(page, encoding="utf-8", errors="replace")  # names of files may be no Unicode
 
 
 def _stored(given: Reportable | Result) -> Result:

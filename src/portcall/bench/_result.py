@@ -12,6 +12,7 @@ import struct
 from dataclasses import dataclass
 
 from portcall._html import facts_as_html
+from portcall.bench._stored import MOST_S
 from portcall.bench._units import format_duration
 
 FIGURES = ("min", "median", "p95", "mean", "std", "max")
@@ -23,6 +24,9 @@ class BenchmarkResult:
 
     Attributes:
         results: seconds per call; at least one entry.
+
+    Raises:
+        ValueError: there is none, or one that is no time.
     """
 
     results: tuple[float, ...]
@@ -31,6 +35,9 @@ class BenchmarkResult:
         object.__setattr__(self, "results", tuple(map(float, self.results)))
         if not self.results:
             raise ValueError("a BenchmarkResult needs at least one measurement")
+        for each in self.results:
+            if not 0 <= each <= MOST_S:
+                raise ValueError(f"a call took {each} s, says its timer: that is no time")
 
     @classmethod
     def from_bytes(cls, data: bytes) -> BenchmarkResult:

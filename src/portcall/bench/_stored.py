@@ -13,12 +13,13 @@ import statistics
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from portcall.bench._units import format_duration
 
 SCHEMA = 1
 MOST_BYTES = 64 << 20  # of a file, and of the data of a report when they are unpacked
+MOST_S, MOST_NUMBER = 1e9, 1e30  # seconds of a call, and any number, above which it is damaged
 _DATA = re.compile(r'<pre id="portcall-data" hidden>([A-Za-z0-9+/=\s]*)</pre>')
 Result = Mapping[str, Any]
 
@@ -100,6 +101,8 @@ def check_result(found: object, name: str) -> None:
         raise ValueError(f"{name} has schema {found['schema']!r}; this version reads {SCHEMA}")
     if isinstance(found.get("comparison"), dict):
         numbers: Any = found["comparison"].get("ratios")
+        if isinstance(numbers, list) and 0 in numbers:
+            numbers = None
     else:
         numbers = found.get("results_s")
     if not isinstance(numbers, list) or not numbers or not all(_is_time(each) for each in numbers):
@@ -109,8 +112,13 @@ def check_result(found: object, name: str) -> None:
             raise ValueError(f"{name} is damaged: its {field!r} is no {kind.__name__}")
 
 
+def _is_number(value: object) -> TypeGuard[float]:
+    """Say whether it is a number that one can reckon with: finite, and a float without overflow."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < MOST_NUMBER
+
+
 def _is_time(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+    return _is_number(value) and 0 <= value <= MOST_S
 
 
 def part_of(result: object, name: str) -> Result:
@@ -128,7 +136,7 @@ def list_of(result: object, name: str) -> list[Result]:
 def number_of(result: object, name: str) -> float | None:
     """Return a number of a result, or of a part of it; None where there is none."""
     value = result.get(name) if isinstance(result, Mapping) else None
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+    return float(value) if _is_number(value) else None
 
 
 def title_of(result: Result) -> str:
@@ -165,6 +173,6 @@ def median_of(result: Result) -> float:
 
 def ends_of(value: object) -> tuple[float, float] | None:
     """Return both ends of an interval; None where it is none."""
-    if isinstance(value, (list, tuple)) and len(value) == 2 and all(isinstance(each, (int, float)) for each in value):
+    if isinstance(value, (list, tuple)) and len(value) == 2 and all(map(_is_number, value)):
         return float(value[0]), float(value[1])
     return None

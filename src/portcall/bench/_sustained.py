@@ -21,6 +21,7 @@ from portcall.bench._verdict import Verdict, judge
 WINDOWS, WINDOW_S = 1000, 0.05  # at least so many windows as long as possible, and the shortest
 BETWEEN_S = 1.0  # seconds between two readings: a board must not rest
 BURST_S = 2.0  # what a short measurement sees, and at most a tenth of a long one
+AT_ONCE = 1000  # windows between two readings at most
 PART = 4  # the last quarter is what it keeps up
 KEPT = 0.95  # of the speed of the burst
 ALLOWED = ("clock", "throttled")  # heat is what a long run looks for
@@ -85,7 +86,7 @@ def sustain(
     with progress("choosing how many calls to time", 0):
         window = max(WINDOW_S, seconds / WINDOWS)
         calls, each = (number, run(number, 1).min * number) if number else calls_in(run, max(window, 2 * SHORTEST_S))
-        at_once = max(int(min(BETWEEN_S, seconds / 40) / max(each, 1e-9)), 1)
+        at_once = max(min(int(min(BETWEEN_S, seconds / 40) / max(each, 1e-9)), AT_ONCE), 1)
 
     began = time.monotonic()
 
