@@ -55,6 +55,9 @@ def _fold(call: Any) -> Array | None:
         if first.dtype.kind in "iub" and name == "relax.divide":
             return None
         return _BINARY[name](first, values[1])
+    if name == "relax.matmul" and values[1] is not None and first.dtype == values[1].dtype == "float32":
+        made = first.size * values[1].shape[-1] // first.shape[-1] * first.itemsize
+        return np.matmul(first, values[1]) if first.ndim == values[1].ndim == 2 and made <= _MOST_MADE else None
     if name in _UNARY:
         return _UNARY[name](first)
     if name == "relax.permute_dims":

@@ -41,8 +41,11 @@ def _with_stages(function: Any, change: Callable[[Any, Any], None]) -> Any:
         return function
     parts = {block: list(walk(getattr(made.get(block).body, "value", None))) for block in blocks}
     loads = Counter(part.source for each in parts.values() for part in each if type(part).__name__ == "TensorLoad")
+    buffers = list(function.params)
     for block in blocks[:-1]:
         known = type(made.get(block).body).__name__ == "BufferStore"
+        if known and any(made.get(block).body.buffer.same_as(buffer) for buffer in buffers):
+            continue  # a result stays; TVM takes long to say so of many
         often = known and loads[made.get(block).body.buffer] > 1 and len(parts[block]) > _FEW
         if _is_spatial(made, block) and not often:
             _try(made.compute_inline, block)

@@ -23,6 +23,8 @@ _LAYOUT = {name: [_DATA, _WEIGHTS] for name in ("relax.nn.conv2d", "relax.nn.con
 _CONVOLUTION, _TRANSPOSED = (tvm.ir.Op.get(name) for name in _LAYOUT)
 _CALL_TIR = tvm.ir.Op.get("relax.call_tir")
 _FEW = 8  # values whose concatenation may be part of what reads it
+# Of calls without a convolution: how many in a row are kept from the pass for layouts, and how many beside one are not.
+_LONG, _NEAR = 256, 32
 # Of TVM's OpPatternKind: the largest that is one element by one, what moves elements, and what is never fused.
 _BROADCAST, _INJECTIVE, _OPAQUE = 1, 2, 8
 
@@ -34,7 +36,7 @@ def lower(module: Any, target: Target, labels: Labels | None = None) -> Any:
     is left of them TVM compiles, which takes a hundred times as long.
     """
     transform = relax.transform
-    fold = [FoldWithNumPy(), transform.FoldConstant()]
+    fold = [FoldWithNumPy(), FoldRest()]
     layout = [ConvertLayout(), transform.Normalize(), *fold, PointwiseProducts()] if _has_convolution(module) else []
     passes = [
         transform.CanonicalizeBindings(),
@@ -62,19 +64,81 @@ def lower(module: Any, target: Target, labels: Labels | None = None) -> Any:
         return tvm.transform.Sequential(passes)(module)
 
 
+def FoldRest() -> Any:
+    """Return TVM's pass that folds constants, for modules where one is left: it looks for code for every call."""
+
+    def run(module: Any, context: Any) -> Any:
+        values = [binding.value for block in module["main"].body.blocks for binding in block.bindings]
+        found = any(isinstance(value, relax.Call) and all(map(_is_known, value.args)) for value in values)
+        return relax.transform.FoldConstant()(module) if found else module
+
+    return tvm.transform.module_pass(run, opt_level=0, name="FoldRest")
+
+
+def _is_known(e: Any) -> bool:
+    """Tell whether what a call reads is the same at each run."""
+    if isinstance(e, relax.Tuple):
+        return all(map(_is_known, e.fields))
+    return is_constant(e) or not isinstance(e, relax.Var | relax.Call | relax.TupleGetItem)
+
+
 def ConvertLayout() -> Any:
     """Return a pass that lets convolutions have the layout that is wanted, and what is around them as far as TVM can.
 
-    Where it cannot, as with values of five axes, each convolution is put between two changes of the layout.
+    Where it cannot, as with values of five axes, each convolution is put between two changes of the layout. The time of
+    TVM's pass grows with the square of the calls: a long row of them without a convolution, such as the steps of a
+    recurrent layer, is kept from it.
     """
 
     def run(module: Any, context: Any) -> Any:
         try:
-            return relax.transform.ConvertLayout(_LAYOUT)(module)
+            parts = _parts(module["main"])
+            return _by_parts(module, parts) if len(parts) > 1 else relax.transform.ConvertLayout(_LAYOUT)(module)
         except Exception:  # TVM's class for it is not public
             return _changed(module, _Layout(module))
 
     return tvm.transform.module_pass(run, opt_level=0, name="ConvertLayout")
+
+
+def _parts(function: Any) -> list[tuple[bool, list[Any]]]:
+    """Return the bindings of a function in rows, and whether there are convolutions in or near each."""
+    bindings = [binding for block in function.body.blocks for binding in block.bindings]
+    if len(function.body.blocks) != 1 or not all(map(_is_fixed, [*function.params, *(b.var for b in bindings)])):
+        return [(True, bindings)]  # what an extent is may be said in another part
+    places = [place for place, binding in enumerate(bindings) if _is_convolution(binding.value)]
+    parts, done = [], 0
+    for last, following in zip([-_NEAR, *places], [*places, len(bindings) + _NEAR], strict=True):
+        start, stop = last + _NEAR, following - _NEAR
+        if stop - start >= _LONG:
+            parts += [(True, bindings[done:start])] * (start > done) + [(False, bindings[start:stop])]
+            done = stop
+    return [*parts, *[(True, bindings[done:])] * (done < len(bindings))]
+
+
+def _by_parts(module: Any, parts: list[tuple[bool, list[Any]]]) -> Any:
+    """Return a module with other layouts in parts of its function, each of which is a function meanwhile."""
+    main, function, made = module.get_global_var("main"), module["main"], []
+    read = [{variable for binding in part for variable in relax.analysis.free_vars(binding.value)} for _, part in parts]
+    read.append(set(relax.analysis.free_vars(function.body.body)))
+    for place, (changes, part) in enumerate(parts):
+        if not changes:
+            made += part
+            continue
+        own = {binding.var: None for binding in part}
+        left = [variable for variable in own if any(variable in following for following in read[place + 1 :])]
+        result = relax.Var("left", relax.TupleType([variable.ty for variable in left]))
+        block = relax.DataflowBlock([*part, relax.VarBinding(result, relax.Tuple(left))])
+        given = [variable for variable in read[place] if variable not in own]
+        alone = relax.Function(given, relax.SeqExpr([block], result), result.ty)
+        changed = relax.transform.ConvertLayout(_LAYOUT)(tvm.IRModule({main: alone}))[main]
+        changed = changed.bind_params(dict(zip(changed.params, given, strict=True)))
+        bindings = {binding.var: binding for block in changed.body.blocks for binding in block.bindings}
+        values = bindings.pop(changed.body.body).value.fields
+        made += bindings.values()
+        made += [relax.VarBinding(v, value) for v, value in zip(left, values, strict=True) if not v.same_as(value)]
+    body = relax.SeqExpr([relax.DataflowBlock(made)], function.body.body)
+    module.update_func(main, relax.Function(function.params, body, function.ret_ty, function.is_pure, function.attrs))
+    return module
 
 
 @mutator
@@ -204,12 +268,26 @@ def _size(e: Any) -> int:
     return prod(int(extent) if isinstance(extent, tirx.IntImm) else 0 for extent in extents)
 
 
+def _is_convolution(e: Any) -> bool:
+    return isinstance(e, relax.Call) and e.op in (_CONVOLUTION, _TRANSPOSED)
+
+
+def _is_fixed(e: Any) -> bool:
+    """Tell whether all extents of a value are numbers."""
+    types = list(e.ty.fields) if isinstance(e.ty, relax.TupleType) else [e.ty]
+    shapes = [getattr(each, "shape", None) for each in types]
+    return all(
+        isinstance(shape, relax.ShapeExpr) and all(isinstance(extent, tirx.IntImm) for extent in shape)
+        for shape in shapes
+    )
+
+
 def _has_convolution(module: Any) -> bool:
     """Tell whether there is anything to choose a layout for: without it the pass fails on some operators."""
     found: list[bool] = []
 
     def visit(e: Any) -> None:
-        found.append(isinstance(e, relax.Call) and e.op in (_CONVOLUTION, _TRANSPOSED))
+        found.append(_is_convolution(e))
 
     relax.analysis.post_order_visit(module["main"], visit)
     return any(found)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isqrt
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from portcall.errors import ModelError
 
 RECURRENT = {"LSTM": 4, "GRU": 3, "RNN": 1}  # by how many gates each has
 MOST_STEPS = 512
+_MANY = 32  # steps that one kernel still cuts a sequence into
 _DEFAULTS = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}
 _PLAIN = ("Sigmoid", "Tanh", "Relu", "Softsign", "Softplus")
 # Functions with parameters: the names of alpha and beta in the operator of that name, and their values if not given.
@@ -121,6 +123,16 @@ class _Layer(Nodes):
             name = self.add("Transpose", name, perm=[1, 0, 2])
         return self.add("Gather", name, self.stored(number, "int64"), axis=0)
 
+    def split(self, name: str, steps: int) -> list[str]:
+        """Return the steps of a sequence. Those of a long one are parts of parts, whose kernels are small and few."""
+        if steps == 1:
+            return [name]
+        most = isqrt(steps - 1) + 1 if steps > _MANY else 1
+        sizes = [min(most, steps - start) for start in range(0, steps, most)]
+        parts = [self.graph.name(f"{self.kind}/step") for _ in sizes]
+        self.nodes.append(helper.make_node("Split", [name, self.stored(sizes, "int64")], parts, axis=0))
+        return [step for part, size in zip(parts, sizes, strict=True) for step in self.split(part, size)]
+
     def direction(self, k: int, x: str, w: Any, r: Any, by_batch: bool) -> _Direction:
         zeros = np.zeros(2 * self.gates * self.size, self.dtype)
         biases = self.constant(3, "B")[k] if self.words[3] else zeros
@@ -133,12 +145,8 @@ class _Layer(Nodes):
                 of_r = np.concatenate([of_r[: 2 * self.size], np.zeros(self.size, of_r.dtype)])
         product = self.add("MatMul", x, self.stored(w.T))
         summed = self.add("Add", product, self.stored(of_w + of_r))
-        inputs = [summed]
-        if self.steps > 1:
-            inputs = [self.graph.name(f"{self.kind}/step") for _ in range(self.steps)]
-            sizes = self.stored([1] * self.steps, "int64")
-            self.nodes.append(helper.make_node("Split", [summed, sizes], inputs, axis=0))
-        inputs = [self.shaped(name, self.batch, self.gates * self.size) for name in inputs]
+        steps = self.split(summed, self.steps)
+        inputs = [self.shaped(name, self.batch, self.gates * self.size) for name in steps]
         holes = np.split(self.constant(7, "P")[k], 3) if self.kind == "LSTM" and self.words[7] else []
         peepholes = [self.stored(hole) for hole in holes]
         hidden = self.state(5, k, by_batch)
