@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import pytest
 from onnx import helper, numpy_helper
 
-from portcall.compile import _verify
+import portcall
+from portcall.compile import _dynamic, _verify, _vm
 from portcall.compile._rewriting import Graph, shapes_inferred
 from portcall.compile._weights import apart, array_of, arrays_apart, forget_all_but, is_apart, without_weights
 
@@ -16,9 +18,9 @@ WEIGHTS = np.random.default_rng(0).standard_normal(SHAPE).astype("float32")
 FEW = np.arange(SHAPE[1], dtype="float32")
 
 
-def a_model() -> onnx.ModelProto:
+def a_model(rows: int | str = 2) -> onnx.ModelProto:
     nodes = [helper.make_node("MatMul", ["x", "w"], ["m"]), helper.make_node("Add", ["m", "b"], ["y"])]
-    values = [helper.make_tensor_value_info(name, 1, [2, n]) for name, n in zip("xy", SHAPE, strict=True)]
+    values = [helper.make_tensor_value_info(name, 1, [rows, n]) for name, n in zip("xy", SHAPE, strict=True)]
     weights = [numpy_helper.from_array(WEIGHTS, "w"), numpy_helper.from_array(FEW, "b")]
     graph = helper.make_graph(nodes, "two", values[:1], values[1:], weights)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
@@ -67,3 +69,21 @@ def test_a_model_cannot_say_that_its_weights_are_there() -> None:
         said = without_weights(model).graph.initializer[0]
     with apart():
         assert not is_apart(said)
+
+
+@pytest.mark.peers
+@pytest.mark.usefixtures("vm_pools")
+def test_a_model_for_the_relax_vm_is_compiled_and_compared_with_its_weights_beside_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    light: list[bool] = []
+
+    def import_dynamic(model: onnx.ModelProto, **words: bool) -> object:
+        light.extend(is_apart(tensor) for tensor in model.graph.initializer if tensor.name == "w")
+        return _dynamic.import_dynamic(model, **words)
+
+    monkeypatch.setattr(_vm, "import_dynamic", import_dynamic)
+    made = portcall.compile.onnx(a_model("rows"), runtime="vm")
+    assert light
+    assert all(light)
+    assert made.unchecked == ""

@@ -32,6 +32,7 @@ from portcall.compile._model import bind_shapes, fix_inputs, inputs_of, likely_s
 from portcall.compile._options import Options
 from portcall.compile._simplify import decompose
 from portcall.compile._target import Target, find_target
+from portcall.compile._weights import apart, forget_all_but, without_weights
 from portcall.errors import ModelError
 from portcall.graph._bundle import seal_library
 from portcall.vm import VirtualMachine, create
@@ -104,6 +105,11 @@ def compile_executable(model: Any, target: str, options: Options) -> CompiledExe
             control flow, and for which ``progress`` is the only option.
         target, options: see ``portcall.compile.onnx``, whose errors these are.
     """
+    with apart():
+        return _compile_executable(model, target, options)
+
+
+def _compile_executable(model: Any, target: str, options: Options) -> CompiledExecutable:
     machine = find_target(target)
     steps = Steps(options.progress)
     given = None
@@ -114,11 +120,11 @@ def compile_executable(model: Any, target: str, options: Options) -> CompiledExe
     else:
         with steps.step("read"):
             loaded = load(model)
-            given, notes = onnx.ModelProto(), loaded.notes
-            given.CopyFrom(loaded.model)
+            given, notes, name = without_weights(loaded.model), loaded.notes, loaded.name
+            del loaded  # a large one is not needed any more
             fix_inputs(given, options.constants)
             bind_shapes(given, options.shapes, fixed=False)
-            name, inputs = loaded.name, {value.name: type_text(value) for value in inputs_of(given)}
+            inputs = {value.name: type_text(value) for value in inputs_of(given)}
             proto = inline_control(decompose(inline_control(given)))
             check_operators(proto, graph=False)
         with steps.step("import"), as_model_error("import"):
@@ -126,8 +132,13 @@ def compile_executable(model: Any, target: str, options: Options) -> CompiledExe
     if given is not None:
         with steps.step("kernels"):
             module, kernels = _with_kernels(proto, module, machine)
+        del proto
+        forget_all_but(*([given] if options.check else []))
     with steps.step("compile"), as_model_error("compile"):
-        parts = _parts(tvm.compile(module, target=machine.tvm))
+        executable = tvm.compile(module, target=machine.tvm)
+        del module  # with weights that the check does without
+        parts = _parts(executable)
+        del executable
     made = CompiledExecutable(
         name, inputs, target, machine.triple, parts, steps.seconds,
         kernels=kernels, notes=notes, runs_here=machine.runs_here,
