@@ -6,6 +6,7 @@ import java.io.IOException;
 import java.io.InputStream;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.nio.file.attribute.PosixFilePermissions;
 
 /** Finds the native libraries: in a folder that a property names, where the system keeps such, or in a jar. */
 final class Loader {
@@ -75,7 +76,9 @@ final class Loader {
     private static Path unpack(String... needed) {
         String given = System.getProperty(TEMPORARY);
         try {
-            Path folder = given == null ? Files.createTempDirectory("portcall-") : Files.createTempDirectory(Path.of(given), "portcall-");
+            // Of this user alone, and new, or an error. (Java's own temporary names start its cryptography: half of the time to load.)
+            Path folder = Files.createDirectory(Path.of(given == null ? System.getProperty("java.io.tmpdir") : given, "portcall-" + System.nanoTime()),
+                    PosixFilePermissions.asFileAttribute(PosixFilePermissions.fromString("rwx------")));
             folder.toFile().deleteOnExit(); // in reverse order: the folder after its files
             for (String name : needed) {
                 if (!unpackTo(folder, name)) {
