@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -91,6 +93,28 @@ def test_build_with_the_vm_links_its_machine_in(commands: list[tuple[str, ...]],
     machine = {path.name for path in (board.source_folder() / "vm").glob("*.cc")}
     assert {Path(words[words.index("-c") + 1]).name for words in compiled} == machine  # the others are kept
     assert "-static" not in linked  # it loads libraries as before
+
+
+def test_packed_sources_are_the_same_each_time_and_unpacked_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    root = Path(__file__).parents[1]
+    words = (sys.executable, root / "scripts" / "pack_sources.py", root / "core")
+    for name in ("one", "two"):
+        subprocess.run([*words, tmp_path / name, "board", "facts"], check=True)
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+    folder = board.unpacked(tmp_path / "one")
+    for source in (root / "core" / "board").rglob("*.cc"):
+        assert (folder / source.relative_to(root / "core")).read_bytes() == source.read_bytes()
+    assert not list(folder.rglob("*.txt"))
+    (folder / "board" / "mark").touch()
+    assert board.unpacked(tmp_path / "two") == folder
+    assert (folder / "board" / "mark").exists()
+    (tmp_path / "one").write_bytes((tmp_path / "one").read_bytes()[:-1000])
+    with pytest.raises(ValueError, match="one"):
+        board.unpacked(tmp_path / "one")
+    assert len(list((tmp_path / "cache" / "portcall" / "board").iterdir())) == 1
 
 
 def test_build_server_refuses_missing_files(commands: list[tuple[str, ...]], tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ Rules:
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -19,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from portcall import _compilers, toolchain
+from portcall._archive import members_of, open_archive
 from portcall._core import __version__
 from portcall._folders import cache_folder, folder_beside
 from portcall.errors import CompileError
@@ -31,6 +33,7 @@ HEADERS = ("facts", "bytes", "include", "ir", "vm")  # the sources include these
 ABOVE = ("ir", "vm", "session", "board")  # what the other folders do not include
 __all__ = ["TARGETS", "build_server"]
 
+PACKED = "core.tar.bz2"  # the sources in the wheel: scripts/pack_sources.py
 # With the oldest C library that the program runs on, where that is not the oldest one that zig knows.
 OLDEST = {
     "x86_64-linux-gnu": ".2.17",
@@ -56,10 +59,33 @@ WHOLE = ("x86_64-linux-gnu",)
 
 
 def source_folder() -> Path:
-    """Return the folder with the core's sources: that of the checkout, or the one in the package."""
-    places = [folder.parents[1] / "core" for folder in _compilers.package_folders() if len(folder.parents) > 1]
-    places += [folder / "core" for folder in _compilers.package_folders()]
-    return _compilers.first_existing(places, "board", "the server's sources")
+    """Return the folder with the core's sources: the checkout's, or of the package's archive, unpacked once.
+
+    Raises:
+        FileNotFoundError: the package is damaged.
+        PermissionError: others can write to the cache.
+    """
+    folders = _compilers.package_folders()
+    for folder in folders:
+        if len(folder.parents) > 1 and (folder.parents[1] / "core" / "board").is_dir():
+            return folder.parents[1] / "core"
+    return unpacked(_compilers.first_existing(folders, PACKED, "the server's sources") / PACKED)
+
+
+def unpacked(archive: Path) -> Path:
+    """Return the cache's folder with what is in an archive."""
+    made = cache_folder("board") / f"core-{hashlib.sha256(archive.read_bytes()).hexdigest()[:24]}"
+    if not made.is_dir():
+        with folder_beside(made) as folder, open_archive(archive, str(archive)) as opened:
+            new = Path(folder, "core")
+            for member in members_of(opened):
+                content = opened.extractfile(member)
+                assert content is not None
+                (new / member.name).parent.mkdir(parents=True, exist_ok=True)
+                (new / member.name).write_bytes(content.read())
+            with contextlib.suppress(OSError):  # another process was faster
+                os.rename(new, made)
+    return made
 
 
 def zig(target: str) -> toolchain.Compiler:
