@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import os
 import queue
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,9 @@ from portcall._compare import compare_arrays as compare_arrays
 from portcall._function import get_global_func
 
 if TYPE_CHECKING:
+    from portcall.rpc._capsule_run import CapsuleRun
     from portcall.rpc._replay import Replay
+    from portcall.rpc.wire._tls import TLSOptions
 
 __all__ = [
     "ArrayComparison",
@@ -30,7 +32,9 @@ __all__ = [
     "live_nodes",
     "memory_transports",
     "no_leaks",
+    "read_capsule",
     "replay",
+    "run_capsule",
 ]
 
 
@@ -113,6 +117,42 @@ def replay(path: str | os.PathLike[str]) -> Replay:
     from portcall.rpc._replay import Replay
 
     return Replay(path)
+
+
+def read_capsule(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return the facts of a session that ``ConnectOptions(capsule=folder)`` kept: ``peer``, ``time``, ``message``,
+    ``call`` (the function and the types of its arguments), ``signal``, ``stderr``, ``files`` (their sizes and SHA-256),
+    ``features``, and ``incomplete``, which says why it cannot be run again, if so.
+
+    Raises:
+        ValueError: the file is no capsule, or is damaged.
+    """
+    from portcall.rpc._capsule_run import read_capsule
+
+    return read_capsule(path).facts
+
+
+def run_capsule(
+    path: str | os.PathLike[str], url: str = "", key: str = "", *, token: str | None = None,
+    tls: TLSOptions | None = None, debugger: Sequence[str] = (), timeout: float = 300.0,
+) -> CapsuleRun:  # fmt: skip
+    """Do again what the client did in a session that ``ConnectOptions(capsule=folder)`` kept.
+
+    By default in a process here, which may do what you may and loads its libraries: run those alone that you trust.
+
+    Parameters:
+        url, key, token, tls: a server of portcall, as for ``portcall.rpc.connect``.
+        debugger: words in front of the command of the process here: ``["gdb", "--args"]``.
+        timeout: seconds without an answer.
+
+    Raises:
+        ValueError: the file is no capsule, is damaged, or has no requests.
+        TimeoutError: an answer did not come in time.
+        RPCError: the server is not there, or lacks a feature that the session used.
+    """
+    from portcall.rpc._capsule_run import run_capsule
+
+    return run_capsule(path, url, key, token=token, tls=tls, debugger=debugger, timeout=timeout)
 
 
 def conformance() -> list[dict[str, Any]]:

@@ -20,13 +20,14 @@ from typing import Any, TypeVar
 from portcall import errors
 from portcall._function import get_global_func
 from portcall._module import Module
+from portcall.rpc.client._capsule import Capsule
 from portcall.rpc.client._deadline import Deadline, OnWait, Stop, read_some
 from portcall.rpc.client._end_reason import EndReasonQuery, SessionCredential
 from portcall.rpc.client._errors import without_escapes
 from portcall.rpc.client._output import OnOutput
 from portcall.rpc.client._parallel import MOST_PARALLEL, ParallelSession
 from portcall.rpc.client._reconnect import Opened, Reconnection
-from portcall.rpc.client._record import keep_frames
+from portcall.rpc.client._record import keep_frames, pass_frames
 from portcall.rpc.client._session import Session
 from portcall.rpc.client._socket import as_descriptor, open_socket, read_token
 from portcall.rpc.client._ssh import Tunnel
@@ -52,6 +53,9 @@ class ConnectOptions:
             misses lines; one line says how many.
         record: a file that gets all frames of the session, which ``portcall.testing.replay`` serves again. It has what
             is sent and received, files too; not the token.
+        capsule: a folder that gets a file when the session crashes: all that was sent and received, files too, and how
+            it ended; ``portcall capsule run`` does it again. Not the token. The error names the file.
+        capsule_limit: bytes; of a session with more, the file has the ending alone.
         heartbeat: seconds, at least 3, that the server may be silent while a request waits for it; 0 for no limit. A
             server of portcall gives a sign of life each second while it works, however long a call takes. Of other
             servers the system says whether their machine answers.
@@ -66,6 +70,8 @@ class ConnectOptions:
     record: str | os.PathLike[str] | None = None
     heartbeat: float = 0
     reconnect: float = 0
+    capsule: str | os.PathLike[str] | None = None
+    capsule_limit: int = 256 << 20
 
 
 def connect(
@@ -179,6 +185,7 @@ def connect_without(
         lambda: (tunnel.address() if tunnel else address, key, tls), rare.name or str(address),
         "" if tunnel else read_token(token), session_timeout, constructor_args,
         rare.on_wait, rare.record, rare.heartbeat, features, stop,
+        rare.capsule, rare.capsule_limit,
     )  # fmt: skip
     if tunnel is None:
         return open_session(how, timeout, call_timeout, rare.on_output, rare.reconnect, parallel)
@@ -220,6 +227,8 @@ class Opening:
     heartbeat: float = 0
     without: Iterable[str] = ()
     stop: Stop | None = None
+    capsule: str | os.PathLike[str] | None = None
+    capsule_limit: int = 0
 
     def open(self, timeout: float | None, reads_output: bool) -> Opened:
         """Open a session within ``timeout`` seconds; the errors are those of ``connect``."""
@@ -245,13 +254,25 @@ class Opening:
             raise
         options = reply.options
         credential = SessionCredential(options["session"], options.get("secret", "")) if "session" in options else None
-        ask = EndReasonQuery(address, self.name, tls, credential, self.heartbeat) if credential else None
+        ask: Callable[[], errors.RPCError | None] | None = None
+        if credential:
+            ask = EndReasonQuery(address, self.name, tls, credential, self.heartbeat)
         descriptor, pump = as_descriptor(sock)
         # A server behind a proxy speaks before it knows its client, and says all that it has.
         common = reply.features & features if reply.is_portcall else frozenset()
         if self.record is not None:
             facts = {"features": sorted(common), "peer": self.name}
             descriptor, pump = keep_frames(descriptor, self.record, facts)
+        kept = None
+        if self.capsule is not None:
+            try:
+                kept = Capsule(self.capsule, self.capsule_limit)
+            except BaseException:
+                os.close(descriptor)
+                raise
+            kept.facts = {"features": sorted(common), "peer": self.name}
+            descriptor, kept.pump = pass_frames(descriptor, kept)
+            pump, ask = kept.pump, kept.asking(ask)
         deadline.wait_for("the session to open")
         try:
             root = _open(descriptor, self.name, left, list(self.constructor_args), ask)
@@ -260,7 +281,7 @@ class Opening:
                 pump.join(timeout=1.0)
             raise
         clocks = {"queue": queued, "connect": time.perf_counter() - start - queued}
-        return Opened(root, ask, pump, "portcall" if reply.is_portcall else "TVM", common, clocks)
+        return Opened(root, ask, pump, "portcall" if reply.is_portcall else "TVM", common, clocks, kept)
 
 
 def open_session(
@@ -274,9 +295,14 @@ def open_session(
         raise ValueError(f"invalid reconnect {reconnect!r} (must be 0-{MOST_SECONDS:g} seconds)")
     if not 1 <= parallel <= MOST_PARALLEL:
         raise ValueError(f"invalid parallel {parallel!r} (must be 1-{MOST_PARALLEL} sessions)")
-    for name, used in (("reconnect", reconnect), ("parallel", parallel > 1)):
-        if used and how.record is not None:
-            raise ValueError(f"record= keeps one session; it cannot be used with {name}=")
+    for kept, wanted in (("record", how.record), ("capsule", how.capsule)):
+        for name, used in (
+            ("reconnect", reconnect),
+            ("parallel", parallel > 1),
+            ("record", kept != "record" and how.record),
+        ):
+            if used and wanted is not None:
+                raise ValueError(f"{kept}= keeps one session; it cannot be used with {name}=")
     open_one = functools.partial(how.open, reads_output=on_output is not None)
 
     def open_as(kind: type[S], timeout: float | None) -> S:
@@ -314,7 +340,13 @@ def _open_others(session: ParallelSession, parallel: int, open_one: Callable[[],
         raise failure
 
 
-def _open(descriptor: int, name: str, left: float | None, args: list[Any], end_reason: EndReasonQuery | None) -> Module:
+def _open(
+    descriptor: int,
+    name: str,
+    left: float | None,
+    args: list[Any],
+    end_reason: Callable[[], errors.RPCError | None] | None,
+) -> Module:
     try:
         root: Module = get_global_func("portcall.rpc.ConnectFds")(descriptor, descriptor, name, left or 0.0, args)
     except errors.SessionBrokenError as error:
@@ -324,6 +356,32 @@ def _open(descriptor: int, name: str, left: float | None, args: list[Any], end_r
             raise errors.VersionMismatchError(f"{name}: {error.message}", peer=name) from None
         raise
     return root
+
+
+def connect_raw(
+    how: Opening, timeout: float | None, features: set[str]
+) -> tuple[int, Callable[[], errors.RPCError | None] | None]:
+    """Return a descriptor of a session without its first request, and what asks how it ended.
+
+    Raises:
+        ConnectError: the server lacks one of these features.
+        The others are those of ``connect``.
+    """
+    address, key, tls = how.where()
+    deadline = Deadline(how.name, timeout, None)
+    sock = open_socket(address, timeout, tls, 0)
+    try:
+        reply, _ = _shake_hands(sock, deadline, key, 0, how.secret, features)
+        common = reply.features & features if reply.is_portcall else frozenset()
+        if missing := features - common - {"alive", "output"}:
+            text = f"{how.name} lacks what the session used: {', '.join(sorted(missing))}"
+            raise errors.ConnectError(text, peer=how.name, reason="features")
+    except BaseException:
+        sock.close()
+        raise
+    options = reply.options
+    credential = SessionCredential(options["session"], options.get("secret", "")) if "session" in options else None
+    return as_descriptor(sock)[0], EndReasonQuery(address, how.name, tls, credential) if credential else None
 
 
 # ---- The handshake -----------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from portcall import errors
 from portcall._function import get_global_func
 from portcall._module import Module
+from portcall.rpc.client._capsule import Capsule
 
 PAUSES = (0.1, 0.3, 1.0, 3.0)  # seconds between attempts; the last one again and again
 _FINAL = (errors.AuthenticationError, errors.KeyMismatchError, errors.VersionMismatchError)
@@ -78,6 +79,7 @@ class Opened:
         pump: the thread that does TLS, or records.
         peer_kind, features: as of Session.
         clocks: seconds that opening it took, by name.
+        capsule: what keeps the session if it crashes.
     """
 
     module: Module
@@ -86,6 +88,7 @@ class Opened:
     peer_kind: str = ""
     features: frozenset[str] = frozenset()
     clocks: dict[str, float] = field(default_factory=dict)
+    capsule: Capsule | None = None
 
 
 class Reconnection:

@@ -89,6 +89,7 @@ class Session:
         if self._explanation:
             self._explanation.replaced = self._reconnection is not None
             get_global_func("portcall.rpc.SetExplain")(module, self._explanation)
+        self._capsule = opened.capsule
         self._pump = opened.pump  # the thread that does TLS
         self._own: dict[str, PackedFunc | None] = {}  # functions of portcall's servers, None where they are not offered
         self._good_answer: tuple[tuple[str, str], _library_check.Answer] | None = None  # the last, and what was asked
@@ -322,13 +323,18 @@ class Session:
 
         Messages are gathered before they are read, and tensors are not: larger pieces go through memory of the server.
         """
+        if self._capsule is not None:
+            self._capsule.files[name] = {"nbytes": content.size, "sha256": content.digest()}
         pack = _zstd.packer() if compress else None
         write = self._find_own("portcall.rpc.file_write")
         if write is None:
             self._function("tvm.rpc.server.upload")(name, b"".join(map(bytes, content.pieces())))
             transfer.advance(transfer.size)
             return
-        shares = content.size > _SMALL and self._find_own("portcall.rpc.content_find") is not None
+        # What the server has already would not be in a capsule.
+        shares = (
+            content.size > _SMALL and self._capsule is None and self._find_own("portcall.rpc.content_find") is not None
+        )
         offer = Offer(content, name, self._function) if shares else None
         if start := offer.begin() if offer else 0:
             transfer.advance(start)
