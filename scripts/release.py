@@ -44,7 +44,7 @@ def bill(project: dict[str, Any], files: dict[str, str], epoch: int) -> dict[str
     name, version = project["name"], project["version"]
     own = f"pkg:pypi/{name}@{version}"
     required, optional = project["dependencies"], project["optional-dependencies"]
-    users = ("dtypes", "farm", "zig", "zstd", "compile")  # the other extras are for development
+    users = ("dtypes", "farm", "mcp", "zig", "zstd", "compile")  # the other extras are for development
     needs = [_requirement(text, "required") for text in required]
     needs += [_requirement(text, "optional") for extra in users for text in optional[extra]]
     needs = list({need["bom-ref"]: need for need in reversed(needs)}.values())[::-1]

@@ -42,6 +42,7 @@ EXTRAS = {
             "running a farm, on Redis too; pairing codes to scan",
             {"aiohttp": "aiohttp", "redis": "redis", "segno": "segno"},
         ),
+        Extra("mcp", "the commands as tools of the Model Context Protocol", {"mcp": "mcp"}),
         Extra("zig", "compiling for other machines, such as aarch64 and WebAssembly", {"ziglang": "ziglang"}),
         Extra(
             "zstd",

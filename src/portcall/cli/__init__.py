@@ -44,6 +44,8 @@ COMMANDS = {
     "farm": ("portcall.cli.farm", "Hand out boards to many people, in a fair queue."),
     "inspect": ("portcall.cli.inspect", "Show what a library or a model offers and needs, without loading it."),
     "remote": ("portcall.cli.remote", "Give servers names, so that --rpc NAME is enough."),
+    "capsule": ("portcall.cli.capsule", "Do again what a session did that crashed."),
+    "mcp": ("portcall.cli.mcp", "Offer these commands as tools to a client of MCP."),
     "config": ("portcall.cli.config", "Show the flags with which compilers, make and CMake find portcall."),
     "stubs": ("portcall.cli.stubs", "Write a library's functions and types as a typed Python module."),
     "doctor": ("portcall.cli.doctor", "Show versions, compilers and devices, and what to improve."),
