@@ -244,8 +244,10 @@ def test_tvm_ffi_cpp_load_inline_under_that_name(compiled: Counter, tmp_path: Pa
     script = tmp_path / "script.py"
     script.write_text(
         f"""import numpy, tvm_ffi.cpp
-mod = tvm_ffi.cpp.load_inline(name="hello", cpp_sources={TVM_FFI_SOURCE!r}, functions="add_one_cpu",
-                              extra_cflags=["-O1"], extra_include_paths=["."], extra_ldflags=["-lm"])
+words = dict(name="hello", cpp_sources={TVM_FFI_SOURCE!r}, functions="add_one_cpu",
+             extra_cflags=["-O1"], extra_include_paths=["."], extra_ldflags=["-lm"])
+mod = tvm_ffi.cpp.load_inline(**words)
+assert tvm_ffi.load_module(tvm_ffi.cpp.build_inline(**words)).list_function_names() == ["add_one_cpu"]
 x = numpy.zeros(3, "float32")
 mod.add_one_cpu(x, x)
 print(x.tolist(), tvm_ffi.load_module(tvm_ffi.cpp.build("k", sources=["kernel.cc"])).half(3))

@@ -62,6 +62,17 @@ def load_inline(
         ValueError: a name that is not one of a function.
         PermissionError: others can write to the cache; the message says what to do.
     """
+    return load_module(build_inline(source, functions, name=name, options=options))
+
+
+def build_inline(
+    source: str,
+    functions: str | Iterable[str] | Mapping[str, str] = (),
+    *,
+    name: str = "inline",
+    options: Sequence[str] = (),
+) -> Path:
+    """Compile a C++ source as ``load_inline`` does, and return where the library lies."""
     text, wanted = _checked(source, functions, name)
     for_tvm_ffi = bool(_OF_TVM_FFI.search(text))
     if for_tvm_ffi and not tvm_ffi_headers():
@@ -76,10 +87,9 @@ def load_inline(
         own = (f"-ffile-prefix-map={folder}/=", "-include", str(first), "-DTVM_FFI_DLL_EXPORT_INCLUDE_METADATA=1")
         plan = Sources(((file, "c++"),), ())
         try:
-            made = find_or_build(name, plan, [file], options, {"before": includes}, own)
+            return find_or_build(name, plan, [file], options, {"before": includes}, own)
         except CompileError as error:
             raise _told(error, text, folder, file.name) from None
-    return load_module(made)
 
 
 def _checked(source: str, functions: str | Iterable[str] | Mapping[str, str], name: str) -> tuple[str, dict[str, str]]:

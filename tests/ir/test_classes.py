@@ -355,6 +355,12 @@ def test_register_object_key_with_other_fields_is_refused() -> None:
         define("test.classes.Twice", {"a": str})
 
 
+@pytest.mark.parametrize("name", ["same_as", "handle_value", "type_key", "__class__", "__hash__"])
+def test_register_object_refuses_fields_that_hide_what_objects_have(name: str) -> None:
+    with pytest.raises(TypeError, match=name):
+        define("test.classes.Hiding", {name: int})
+
+
 def test_register_object_again_accepts_earlier_objects() -> None:
     def first() -> Any:
         return define("test.classes.Again", {"value": int})

@@ -113,6 +113,12 @@ def test_enum_refuses_invalid_definitions() -> None:
         class Wrong(portcall.ir.Enum):
             red = "red"
 
+    with pytest.raises(TypeError, match="a text"):
+
+        @portcall.register_object("test.enums.Number")
+        class Number(portcall.ir.StrEnum):
+            red = 1
+
     with pytest.raises(ValueError, match="another entry has the number 1"):
 
         @portcall.register_object("test.enums.Twice")

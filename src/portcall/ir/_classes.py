@@ -170,6 +170,8 @@ def register_object(
         if own:
             scope = sys._getframe(1).f_locals  # a class in a function may name others that are there
             hints = hints_of(cls, key, cls, scope)
+            if odd := next((name for name in hints if hasattr(Object, name)), None):
+                raise TypeError(f"{cls.__name__}.{odd}: every object has an attribute of that name; rename the field")
             methods = _methods_of(cls)
             index = _define(cls, key, hints, frozen is not False, kw_only, compare)
             _add_to_type(key, index, methods)

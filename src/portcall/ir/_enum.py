@@ -341,6 +341,8 @@ def _wanted(cls: type[Enum], declared: Mapping[str, Any]) -> tuple[dict[str, int
         following = max(wanted.values(), default=-1) + 1
         if issubclass(cls, StrEnum) and isinstance(value, str):
             name, value = value, wanted.get(value, following)
+        elif issubclass(cls, StrEnum) and isinstance(value, int):
+            raise TypeError(f"{cls.__name__}.{name}: an entry of a StrEnum is a text or enum.auto(), got {value!r}")
         elif isinstance(value, enum.auto) or (value is None and isinstance(said, Entry)):
             value = following
         if not isinstance(value, int) or isinstance(value, bool):

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from portcall import toolchain
+from portcall import _inline, _module, toolchain
 from portcall._module import Module
 from portcall.tvm_ffi._load import keep, load_module
 
-__all__ = ["build", "load", "load_inline"]
+__all__ = ["build", "build_inline", "load", "load_inline"]
 
 _Words = Sequence[str] | str | None
 
@@ -30,10 +30,32 @@ def load_inline(
     Raises:
         NotImplementedError: there are sources of CUDA.
     """
+    path = build_inline(
+        name, cpp_sources=cpp_sources, cuda_sources=cuda_sources, functions=functions, extra_cflags=extra_cflags,
+        extra_ldflags=extra_ldflags, extra_include_paths=extra_include_paths,
+    )  # fmt: skip
+    return keep(_module.load_module(path), keep_module_alive)
+
+
+def build_inline(
+    name: str,
+    *,
+    cpp_sources: _Words = None,
+    cuda_sources: _Words = None,
+    functions: Mapping[str, str] | Sequence[str] | str | None = None,
+    extra_cflags: Sequence[str] | None = None,
+    extra_ldflags: Sequence[str] | None = None,
+    extra_include_paths: Sequence[str] | None = None,
+) -> str:
+    """Compile C++ as text, unless that was done before, and return the path of the library.
+
+    Raises:
+        NotImplementedError: there are sources of CUDA.
+    """
     _refuse(cuda_sources)
     source = cpp_sources if isinstance(cpp_sources, str) else "\n".join(cpp_sources or ())
     words = _options(extra_cflags, extra_ldflags, extra_include_paths)
-    return keep(toolchain.load_inline(source, functions or (), name=name, options=words), keep_module_alive)
+    return str(_inline.build_inline(source, functions or (), name=name, options=words))
 
 
 def build(
