@@ -434,8 +434,6 @@ def test_list_and_dict_keep_their_types() -> None:
     assert inner == [1, 2]
     assert isinstance(inner, (Array, Sequence))
     assert isinstance(outer, (Map, Mapping))
-    with pytest.raises(TypeError, match="unhashable"):
-        hash(inner)
     with pytest.raises(IndexError, match="index 5 is out of range for 2 items"):
         inner[5] = 1
 
@@ -475,6 +473,21 @@ def test_repr_of_containers_that_contain_themselves_ends(loops: Any) -> None:
     assert repr(both) == "[1, [...], [{'one': 1, 'both': [...], 'self': {...}}]]"
     assert repr(pairs) == "{'one': 1, 'both': [1, [...], [{...}]], 'self': {...}}"
     assert repr([both[1], both]) == f"[{both!r}, {both!r}]"
+
+
+def test_hash_of_lists_and_dicts_is_that_of_what_they_hold() -> None:
+    assert len({portcall.List([1, [2]]), Array([1, [2]]), portcall.List([1, portcall.List([2])])}) == 1
+    assert hash(portcall.Dict({"a": 1, "b": 2})) == hash(portcall.Map({"b": 2, "a": 1}))
+
+
+def test_hash_of_containers_that_contain_themselves_is_found(loops: Any) -> None:
+    both, pairs = loops
+    assert {hash(both), hash(pairs), hash(Array([both])), hash(portcall.Map({"a": [pairs]}))} == {hash(both)}
+    alone = portcall.List()
+    alone.append(alone)
+    assert alone in {portcall.List([alone])}
+    assert hash(Array([1])) == hash(portcall.List([1]))
+    alone.clear()
 
 
 def test_repr_of_a_list_that_another_thread_prints_too_is_whole() -> None:

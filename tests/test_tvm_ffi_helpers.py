@@ -264,11 +264,27 @@ def test_class_without_a_constructor_gets_one_for_all_fields(registrations_undon
     assert (made.a, made.b) == (1, 2)
 
 
+def test_fields_of_data_types_and_devices_take_their_names(registrations_undone: None) -> None:
+    @py_class("test.helpers.Place")
+    class Place(portcall.Object):
+        type: portcall.DataType
+        at: portcall.Device
+
+    place: Any = Place
+    made = place("float32", "cuda:1")
+    made.type = "int8"
+    assert (made.type, made.at) == (portcall.DataType("int8"), portcall.cuda(1))
+    with pytest.raises(ValueError, match="floatx"):
+        place("floatx", "cpu")
+    with pytest.raises(TypeError, match=r"Place\.at"):
+        place("int8", 1.5)
+
+
 CLASSES_OF_CXX = """
 import importlib.util, pathlib
 folder = pathlib.Path(importlib.util.find_spec("tvm_ffi").origin).parent
 from portcall import tvm_ffi
-from portcall.tvm_ffi.dataclasses import IntEnum, c_class, entry
+from portcall.tvm_ffi.dataclasses import IntEnum, StrEnum, c_class, entry
 tvm_ffi.load_module(folder / "lib" / "libtvm_ffi_testing.so")
 
 class Level(IntEnum, type_key="testing.TestCxxIntEnum"):
@@ -280,6 +296,28 @@ class Pair(tvm_ffi.Object):
     a: int
     b: int
     neither: str
+
+class Code(StrEnum, type_key="testing.TestCxxStrEnum"):
+    add = "+"
+    mul = "*"
+
+@c_class("testing.TestCxxEnumHolder")
+class Holder(tvm_ffi.Object):
+    priority: Level
+    opcode: Code
+
+holder = Holder(20, "*")
+assert (holder.priority, holder.opcode) == (Level.high, Code.mul)
+assert type(holder.priority) is Level
+holder.priority = 10
+for odd in 11, True, "low", None:
+    try:
+        holder.priority = odd
+    except TypeError as error:
+        assert "(10, 20)" in str(error)
+    else:
+        raise AssertionError(odd)
+assert holder.priority is Level.low
 
 assert [Level.low == 10, Level(20) is Level.high, len(list(Level))] == [True, True, 2]
 assert tvm_ffi.dataclasses.asdict(Pair(1, 2)) == {"a": 1, "b": 2}

@@ -30,6 +30,37 @@ def text_once(value: _core.Object, text: Callable[[], str], again: str) -> str:
         _in_progress.discard(key)
 
 
+class HoldsItself(Exception):
+    """Ends the search for the hash of a value that holds itself, or something that does."""
+
+
+HASH_OF_ENDLESS = 0
+
+
+_hashing: dict[int, set[int]] = {}  # thread -> addresses of the containers whose hash is being found
+
+
+def _hash_once(value: _core.Object, found: Callable[[], int]) -> int:
+    """Return ``found()``; or one number for all that hold a container that holds itself: such may be equal."""
+    thread = threading.get_ident()
+    at_work = _hashing.get(thread)
+    if at_work is None:
+        _hashing[thread] = {value.handle_value}
+        try:
+            return found()
+        except HoldsItself:
+            return HASH_OF_ENDLESS
+        finally:
+            del _hashing[thread]
+    if value.handle_value in at_work:
+        raise HoldsItself
+    at_work.add(value.handle_value)
+    try:
+        return found()
+    finally:
+        at_work.discard(value.handle_value)
+
+
 class Shape(tuple[int, ...]):
     """Extents of a tensor, as a value with its own type."""
 
@@ -78,7 +109,7 @@ class Array(_core.Object, Sequence[Any]):
         return type(self)((*other, *self)) if isinstance(other, (list, tuple)) else NotImplemented
 
     def __hash__(self) -> int:
-        return hash(tuple(self))  # a key that was a tuple comes back as an Array
+        return _hash_once(self, lambda: hash(tuple(self)))  # a key that was a tuple comes back as an Array
 
     def __copy__(self) -> Any:
         return self
@@ -141,7 +172,7 @@ class Map(_core.Object, Mapping[Any, Any]):
         return NotImplemented
 
     def __hash__(self) -> int:
-        return hash(frozenset(self.items()))
+        return _hash_once(self, lambda: hash(frozenset(self.items())))
 
     def __copy__(self) -> Any:
         return self
@@ -153,11 +184,12 @@ class Map(_core.Object, Mapping[Any, Any]):
 class List(Array, MutableSequence[Any]):
     """A sequence that changes. Python threads may share one; compiled code must not be at it meanwhile.
 
-    A loop goes over the items that were there when it began.
+    A loop goes over the items that were there when it began. Its hash is that of its items, also of one that holds
+    itself: it must not change while it is a key of a Python dict or in a set.
     """
 
     __slots__ = ()
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = Array.__hash__
 
     def __init__(self, items: Iterable[Any] = ()) -> None:
         _core.fill_list(self, tuple(items))
@@ -211,10 +243,13 @@ class List(Array, MutableSequence[Any]):
 
 
 class Dict(Map, MutableMapping[Any, Any]):
-    """A map that changes, in order of insertion. A loop over one whose keys change is a RuntimeError."""
+    """A map that changes, in order of insertion. A loop over one whose keys change is a RuntimeError.
+
+    Its hash is that of its pairs, as that of a ``List`` is of its items.
+    """
 
     __slots__ = ()
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = Map.__hash__
 
     def __init__(self, items: Mapping[Any, Any] | Iterable[tuple[Any, Any]] = ()) -> None:
         _core.fill_dict(self, dict(items))

@@ -249,14 +249,6 @@ def test_array_adds_like_a_list() -> None:
         made + 3
 
 
-def test_map_has_a_hash_and_dict_none() -> None:
-    assert hash(portcall.Map({"a": 1, "b": 2})) == hash(portcall.Map({"b": 2, "a": 1}))
-    with pytest.raises(TypeError):
-        hash(portcall.Dict({"a": 1}))
-    with pytest.raises(TypeError):
-        hash(portcall.Map({"a": portcall.List()}))
-
-
 def test_dtype_and_device_say_what_they_are() -> None:
     float32 = portcall.dtype("float32")
     assert (float32.is_float, float32.is_integer, float32.is_bool, portcall.dtype("bfloat16").is_float) == (

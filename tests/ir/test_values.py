@@ -34,6 +34,16 @@ class Box(portcall.Object):
     value: Any = None
 
 
+@portcall.register_object("test.values.Ring", eq=True, unsafe_hash=True, frozen=False)
+class Ring(portcall.Object):
+    value: Any = None
+
+
+@portcall.register_object("test.values.Sorted", eq=True, order=True)
+class Sorted(portcall.Object):
+    value: Any
+
+
 @portcall.register_object("test.values.Modulo", eq=True, order=True, unsafe_hash=True)
 class Modulo(portcall.Object):
     value: int
@@ -232,6 +242,22 @@ def test_list_that_contains_itself_is_copied_and_compared() -> None:
             looped.clear()
     made.value[0].clear()
     again.value = None
+
+
+def test_object_that_contains_itself_has_a_hash() -> None:
+    rings = Ring(), Ring()
+    for ring in rings:
+        ring.value = [ring]
+    assert rings[0] == rings[1] == Ring([rings[0]])
+    assert hash(rings[0]) == hash(rings[1]) == hash(Ring([rings[0]]))
+    for ring in rings:
+        ring.value = None
+
+
+def test_object_order_is_that_of_numbers_for_data_types_and_devices() -> None:
+    types = [portcall.DataType(name) for name in ("int32", "float16", "float32", "float32x2")]
+    assert sorted([Sorted(each) for each in reversed(types)]) == [Sorted(each) for each in types]
+    assert Sorted(portcall.cpu(1)) < Sorted(portcall.cuda(0)) < Sorted(portcall.cuda(1))
 
 
 def test_deepcopy_shares_functions_and_copies_tensors() -> None:

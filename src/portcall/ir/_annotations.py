@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, TypeVar
 from portcall import _core
 from portcall._container import Array, Dict, List, Map, Shape
 from portcall._core import Object, PackedFunc
-from portcall._device import Device
+from portcall._device import Device, device
 from portcall._dtype import DataType
 from portcall._module import Module
 from portcall._tensor import Tensor
@@ -92,7 +92,7 @@ def field(
             raise TypeError(f"{name} is a function, got {function!r}")
     if compare not in (True, False, "identity"):
         raise ValueError(f"compare is True, False or 'identity', got {compare!r}")
-    if type(default).__hash__ is None and type(default) is not Map:
+    if type(default).__hash__ is None or isinstance(default, (List, Dict)):
         factory = f"={type(default).__name__}" if isinstance(default, (list, dict, set)) else ""
         raise ValueError(f"a mutable default, {default!r}, would be shared: use default_factory{factory}")
     return Field(default, default_factory, compare, defines, init, repr, hash, frozen, kw_only, converter, doc)
@@ -251,19 +251,32 @@ def check_of(hint: Any, where: str, converter: Callable[[Any], Any] | None = Non
 
 
 def payload_reader(hint: Any) -> Callable[[Any], Any] | None:
-    """Return what makes the entry of a number or a text, for fields that hold an enum with such values."""
+    """Return what makes, of a plain value, what a field holds: the entry of a number or a text for enums with such
+    values, a data type or a device for its name."""
+    if hint is DataType or hint is Device:
+        return lambda value: (hint if hint is DataType else device)(value) if isinstance(value, str) else value
     kind = next((part for part in (hint, *typing.get_args(hint)) if getattr(part, "__portcall_payload__", None)), None)
-    if kind is None:
-        return None
+    return None if kind is None else lambda value: entry_of(kind, value)
 
-    def read(value: Any) -> Any:
-        return (
-            kind(value)
-            if type(value) is kind.__portcall_payload__ and any(value == each.value for each in kind)
-            else value
-        )
 
-    return read
+def entry_of(kind: Any, value: Any) -> Any:
+    """Return the entry of an enum for its number or text; other values as they are."""
+    known = type(value) is kind.__portcall_payload__ and any(value == each.value for each in kind)
+    return kind(value) if known else value
+
+
+def entry_or_error(where: str, kind_of: Callable[[], Any], value: Any) -> Any:
+    """Return an entry as it is, or the one of a number or a text.
+
+    Raises:
+        TypeError: the enum has no such entry.
+    """
+    kind = kind_of()
+    entry = entry_of(kind, value)
+    if not isinstance(entry, Object):
+        known = ", ".join(repr(each.value) for each in kind)
+        raise TypeError(f"{where}: expected an entry of {annotation_text(kind)} or its value ({known}), got {value!r}")
+    return entry
 
 
 def _check_fully(hint: Any, where: str) -> Callable[[Any], Any] | None:

@@ -14,6 +14,7 @@ Objects live in the core; a Python object is a reference to one. Two are equal w
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import json
 import sys
@@ -39,6 +40,7 @@ from portcall.ir._annotations import (
     check_of,
     declared_type,
     describe_mismatch,
+    entry_or_error,
     field,
     hints_of,
     is_class_variable,
@@ -493,6 +495,7 @@ def _make_class(cls: Any, key: str, index: int, scope: Mapping[str, Any] | None 
     for name, access in accesses.items():
         converter = settings[name].converter if name in settings else None
         access.check = check_of(hints.get(name), f"{key}.{name}", converter)
+    _take_values_of_enums(key, described)
     checks = {i: access.check for i, access in enumerate(accesses.values()) if access.check is not None}
     made.__portcall_checked__ = tuple(access for access in accesses.values() if access.check is not None)
     _core.set_type_attribute(index, _CHECK, _check_fields if checks else None)
@@ -507,6 +510,16 @@ def _make_class(cls: Any, key: str, index: int, scope: Mapping[str, Any] | None 
     else:
         _core.register_object_class(key, made)
     return made
+
+
+def _take_values_of_enums(key: str, described: Sequence[Any]) -> None:
+    """Let fields of C++ that hold an enum with numbers or texts take these."""
+    for access, _, metadata, *_ in described:
+        type_key = schema_text(metadata)
+        index = _core.type_index_of(type_key)
+        if access.check is None and index >= 0 and {"ffi.IntEnum", "ffi.StrEnum"} & set(_core.describe_type(index)[1]):
+            where = f"{key}.{access.__name__}"
+            access.check = functools.partial(entry_or_error, where, functools.partial(get_object_class, type_key))
 
 
 def _add_constructor(cls: Any, body: dict[str, Any]) -> None:

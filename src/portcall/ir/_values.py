@@ -17,8 +17,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from portcall import _core
-from portcall._container import Array, Dict, List, Map
+from portcall._container import HASH_OF_ENDLESS, Array, Dict, HoldsItself, List, Map
 from portcall._core import Object
+from portcall._device import Device
+from portcall._dtype import DataType
 from portcall.ir import _operations
 
 
@@ -46,11 +48,15 @@ def compare(left: Any, right: Any) -> int:
 def hash_of(value: Any) -> int:
     """Return a hash that is the same for equal values. It changes with the value.
 
+    What holds itself, or holds something that does, has one hash: such values may be equal.
+
     Raises:
         TypeError: a type with its own equality (``__ffi_eq__``, ``__ffi_compare__``) and no ``__ffi_hash__``.
-        ValueError: an object that contains itself.
     """
-    return _hash(value, {})
+    try:
+        return _hash(value, {})
+    except HoldsItself:
+        return HASH_OF_ENDLESS
 
 
 @dataclasses.dataclass(slots=True)
@@ -162,9 +168,17 @@ def _compare_plain(left: Any, right: Any, order: bool) -> int:
     if not order:
         return 1
     try:
+        if isinstance(left, (DataType, Device)):
+            left, right = _numbers(left), _numbers(right)
         return -1 if left < right else 1
     except TypeError as error:
         raise _Unordered(f"values of type {_kind(left)} have no order") from error
+
+
+def _numbers(value: DataType | Device) -> tuple[int, ...]:
+    if isinstance(value, Device):
+        return value.device_type, value.index
+    return value.type_code, value.bits, value.lanes
 
 
 @dataclasses.dataclass(slots=True)
@@ -204,7 +218,7 @@ def _work_on_hash(root: _Hashed, known: dict[int, _Hashed]) -> None:
                 stack.append(met)
                 break
             if met.found is None:
-                raise ValueError(f"a {_kind(part)} that contains itself has no hash")
+                raise HoldsItself
             holder.hashes.append(met.found)
         else:
             holder.found = holder.together(holder.hashes)
