@@ -11,6 +11,7 @@ from itertools import groupby
 Range = tuple[float, float]
 
 _WIDTH, _LEFT, _RIGHT, _TOP, _BOTTOM = 520.0, 74.0, 12.0, 12.0, 24.0
+_EDGE = 40  # from the right, in which words end there
 _MOST_DOTS = 2500  # more points than that are drawn as a line from the least to the greatest of each column
 _SOME = 300  # dots are smaller from there on
 _TICKS = 4
@@ -40,7 +41,9 @@ class Chart:
                 self.parts.append(f'<path class="g" d="M{_LEFT:g} {place:g}H{_WIDTH - _RIGHT:g}"/>')
                 self.text(_LEFT - 6, place + 4, show_y(at), "e")
         for at in ticks(self.x, _TICKS):
-            self.text(self.across(at), bottom + 17, show_x(at), "m")
+            place = self.across(at)
+            at_edge = place > _WIDTH - _EDGE  # on a small screen, whose letters are larger, it would be cut
+            self.text(_WIDTH if at_edge else place, bottom + 17, show_x(at), "e" if at_edge else "m")
         self.parts.append(f'<path class="g" d="M{_LEFT:g} {bottom:g}H{_WIDTH - _RIGHT:g}"/>')
 
     def across(self, x: float) -> float:

@@ -27,7 +27,7 @@ figure { margin: 0; padding: .5rem .6rem } svg { display: block; width: 100%; he
 .findings li { padding: .5rem .7rem }
 table { border-collapse: collapse; width: 100%; margin: .3rem 0; font-variant-numeric: tabular-nums }
 th, td { text-align: left; padding: .25rem .7rem; vertical-align: top; overflow-wrap: anywhere }
-th { color: var(--dim); font-weight: 500 } td.n { text-align: right; white-space: nowrap }
+th { color: var(--dim); font-weight: 500; overflow-wrap: break-word } td.n { text-align: right; white-space: nowrap }
 .bars { width: 40% }
 .bars i { display: block; height: .7rem; background: var(--one); border-radius: 3px; margin-top: .3rem }
 details { margin-top: 1.2rem } summary { cursor: pointer } .wide { overflow-x: auto } .small { font-size: .75rem }
