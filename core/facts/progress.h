@@ -39,11 +39,17 @@ struct Call {
   // How many calls run, in each other.
   uint32_t depth = 0;
   uint32_t num_args = 0;
+  // Nanoseconds of the system's monotonic clock, of a call that was to be timed.
+  uint64_t begin = 0;
+  uint64_t end = 0;
+  // 1: the next call is to be timed; 2: it runs; 3: it has ended.
+  uint32_t timed = 0;
+  uint32_t unused = 0;
   // Of the function; a zero byte ends it.
   char name[96] = {};
   Argument args[8] = {};
 };
-static_assert(sizeof(Call) == 552);
+static_assert(sizeof(Call) == 576);
 
 // The last text on stderr. What follows it, up to a zero byte, was just read when the process crashed.
 struct LastWords {
@@ -63,7 +69,7 @@ struct Progress {
   Call call;
   LastWords last_words;
 };
-static_assert(sizeof(Progress) == 2624);
+static_assert(sizeof(Progress) == 2648);
 // clang-format on
 
 }  // namespace portcall::facts

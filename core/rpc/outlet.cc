@@ -55,6 +55,9 @@ void BeginCall(facts::Call* call, std::string_view name, const TVMFFIAny* args, 
     arg.ndim = tensor->ndim;
     std::copy_n(tensor->shape, std::min<int32_t>(tensor->ndim, static_cast<int32_t>(std::size(arg.shape))), arg.shape);
   }
+  if (call->timed != 1) return;
+  call->begin = Nanoseconds();
+  call->timed = 2;
 }
 
 ssize_t ReadLastWords(facts::LastWords* words, int fd, size_t most) {

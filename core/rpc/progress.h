@@ -7,6 +7,7 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <string_view>
 
 #include "facts/progress.h"
@@ -25,7 +26,16 @@ inline void Count(uint64_t* counter, size_t n) {
 
 // The call that runs: the function's name, and the types of its first arguments. Calls in it change its depth alone.
 void BeginCall(facts::Call* call, std::string_view name, const TVMFFIAny* args, size_t num_args);
-inline void EndCall(facts::Call* call) { __atomic_fetch_sub(&call->depth, 1, __ATOMIC_RELEASE); }
+inline uint64_t Nanoseconds() {
+  return static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1));
+}
+inline void EndCall(facts::Call* call) {
+  if (call->timed == 2 && call->depth == 1) {
+    call->end = Nanoseconds();
+    call->timed = 3;
+  }
+  __atomic_fetch_sub(&call->depth, 1, __ATOMIC_RELEASE);
+}
 
 // Reads what was printed, as read(2) does, into the last words at once, since another thread may crash meanwhile. What
 // is there after `size`, up to the first 0, was read when that happened.

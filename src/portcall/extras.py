@@ -43,6 +43,8 @@ EXTRAS = {
             {"aiohttp": "aiohttp", "redis": "redis", "segno": "segno"},
         ),
         Extra("mcp", "the commands as tools of the Model Context Protocol", {"mcp": "mcp"}),
+        Extra("otel", "calls in traces of OpenTelemetry", {"opentelemetry": "opentelemetry-api"}),
+        Extra("scan", "servers that are found in the network", {"zeroconf": "zeroconf"}),
         Extra("zig", "compiling for other machines, such as aarch64 and WebAssembly", {"ziglang": "ziglang"}),
         Extra(
             "zstd",

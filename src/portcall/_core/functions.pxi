@@ -126,6 +126,21 @@ cdef int invoke(PackedFunc func, const TVMFFIAny* cells, int32_t size, TVMFFIAny
     return status
 
 
+cdef object tracer = None  # what calls functions that may be a session's, while somebody traces
+
+
+def set_tracer(call):
+    """Have ``call(function, arguments)`` make the calls of functions without flags; None ends that. Return the one before."""
+    global tracer
+    before, tracer = tracer, call
+    return before
+
+
+def call_untraced(PackedFunc func not None, list args not None):
+    """Call a function as ever, also while calls are traced."""
+    return call_long(func, args)
+
+
 cdef object call_function(object self, PyObject* const* args, size_t nargsf, PyObject* keywords):
     """What Python calls: arguments on the stack, up to kStackArgs of them."""
     cdef StackFrame frame
@@ -135,6 +150,8 @@ cdef object call_function(object self, PyObject* const* args, size_t nargsf, PyO
     cdef PackedFunc func = <PackedFunc>self
     if unlikely(keywords != NULL):
         return call_with_names(func, [<object>args[i] for i in range(size + len(<object>keywords))], <object>keywords)
+    if unlikely(tracer is not None) and func.flags == 0:  # as those of sessions are
+        return tracer(func, [<object>args[i] for i in range(size)])
     if unlikely(size > kStackArgs):
         return call_long(func, [<object>args[i] for i in range(size)])
     frame.flags = func.flags

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from portcall.bench import Interval, Reading
 
 if TYPE_CHECKING:
     from portcall.graph import Profile
+    from portcall.rpc import Recorder
     from portcall.vm import Profile as CallProfile
 
 LINKS = 62_500  # of the chain of multiplications
@@ -25,8 +27,23 @@ LEVELS: dict[
 }
 
 
-def write_trace(profile: Profile | CallProfile, before: Reading | None, after: Reading | None, file: str) -> None:
-    """Write a run for ui.perfetto.dev, with counters of its machine where that tells them.
+@contextlib.contextmanager
+def recording(wanted: bool) -> Iterator[Recorder | None]:
+    """Record the calls of sessions in a block, if that is wanted."""
+    if not wanted:
+        yield None
+        return
+    from portcall import rpc
+
+    with rpc.trace() as calls:
+        yield calls
+
+
+def write_trace(
+    profile: Profile | CallProfile, before: Reading | None, after: Reading | None, file: str,
+    calls: Sequence[dict[str, Any]] = (),
+) -> None:  # fmt: skip
+    """Write a run for ui.perfetto.dev, with counters of its machine where that tells them, and the calls of a session.
 
     A machine's program has no nodes: nothing is written of it.
     """
@@ -35,6 +52,7 @@ def write_trace(profile: Profile | CallProfile, before: Reading | None, after: R
     trace = profile.to_trace()
     if before is not None and after is not None:
         trace["traceEvents"] += counters(before, after, profile.span)
+    trace["traceEvents"] += calls
     Path(file).write_text(json.dumps(trace), encoding="utf-8")
 
 

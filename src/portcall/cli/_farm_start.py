@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import ipaddress
 import os
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from portcall.cli._announce import Announcement, announcing, check_installed
 from portcall.cli._command import Decorated, was_written, with_options
 from portcall.cli._errors import INTERRUPTED, MAKE_CERTIFICATE, CommandError
 from portcall.cli._ready import READY_FILE, print_ready, reachable, removing, say_aside, time_warning
@@ -78,6 +80,8 @@ def server_options(function: Decorated) -> Decorated:
                      "trust."),
         click.option("--require-tokens", is_flag=True, help="Want tokens on this machine, too. TVM's "
                      "clients of this machine still need none: --tvm-network none."),
+        click.option("--announce", is_flag=True, help="Let `portcall remote scan` find this farm in the local "
+                     "network."),
         READY_FILE,
         click.option("--silent", is_flag=True, help="Log nothing."),
         click.option("--json", "json_to", is_flag=False, flag_value="-", metavar="[FILE]", help="Print the first line "
@@ -108,6 +112,10 @@ def run_farm(ctx: click.Context, given: dict[str, Any]) -> None:
     warning = time_warning(options.tls_certificate)
     is_new = not options.shared and not os.path.exists(options.store)  # ":memory:" is no file
 
+    if given["announce"]:
+        check_installed()
+    told = contextlib.ExitStack()
+
     def say_ready(address: Any, access: Any) -> None:
         token = ""
         if access is not None and access.required and not access.list():
@@ -115,6 +123,9 @@ def run_farm(ctx: click.Context, given: dict[str, Any]) -> None:
         facts = facts_of(options, address, token)
         print_ready(facts, given["json_to"], given["ready_file"])
         sys.stdout.flush()
+        if given["announce"]:
+            needs_tokens, tls = bool(facts["needs_tokens"]), bool(facts["tls"])
+            told.enter_context(announcing(Announcement("farm", options.host, address.port, "", needs_tokens, tls)))
         if given["json_to"] == "-":
             return
         if not options.silent:
@@ -123,7 +134,7 @@ def run_farm(ctx: click.Context, given: dict[str, Any]) -> None:
         elif token:
             say_aside(f"made a token for the user admin, shown this once: {token}")
 
-    with removing(given["ready_file"]):
+    with removing(given["ready_file"]), told:
         ended_by = farm.serve(options, say_ready)
     ctx.exit(INTERRUPTED if ended_by == 2 else 0)
 

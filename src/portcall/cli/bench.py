@@ -23,7 +23,7 @@ from portcall.cli._bench_keep import open_kept
 from portcall.cli._bench_report import write_page
 from portcall.cli._bench_stored import compare_stored, show_stored, stored_code, stored_side
 from portcall.cli._bench_subject import Subject, open_subject, show_profile
-from portcall.cli._bench_trace import write_trace
+from portcall.cli._bench_trace import recording, write_trace
 from portcall.cli._bench_ways import Run, check_ways, measure_at, way_options
 from portcall.cli._call import call_options, is_model
 from portcall.cli._command import Command
@@ -275,9 +275,10 @@ def bench(ctx: click.Context, given: dict[str, Any]) -> Timed:
         wanted = (given["profile"] or given["trace"]) and not measurement.error
         read = reader(subject.place.session) if given["trace"] else None
         before = read() if read else None
-        profile = subject.profile() if subject.profile and wanted else None
+        with recording(bool(read and subject.place.session)) as calls:
+            profile = subject.profile() if subject.profile and wanted else None
         if read and profile is not None:
-            write_trace(profile, before, read(), given["trace"])
+            write_trace(profile, before, read(), given["trace"], calls.events() if calls else [])
     return Timed(subject, measurement, profile)
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import difflib
 import os
+from dataclasses import asdict
 from typing import Any
 
 import click
 
-from portcall.cli._command import Command, Group
+from portcall.cli._announce import scan
+from portcall.cli._command import Command, Group, read_duration
 from portcall.cli._errors import CommandError
 from portcall.cli._output import console, print_facts, print_json, print_line, table
 from portcall.cli._remote import read_token_file
@@ -17,6 +19,7 @@ from portcall.cli._store import NAME, Remote, folder, read_remotes, write_remote
 
 EXAMPLES = """
 portcall remote add rasp board.local --token-file token      then: portcall run … --rpc rasp
+portcall remote scan                                          who announces itself in this network
 portcall remote list
 portcall remote show rasp --token
 portcall remote remove rasp
@@ -29,6 +32,11 @@ portcall remote add lab lab.example.com --tls-ca ca.pem --tls-cert mine.pem
 LIST = """
 portcall remote list
 portcall remote list --json
+"""
+SCAN = """
+portcall remote scan
+portcall remote scan --for 5s --json
+portcall remote scan --interface 192.168.7.4      only in the network of this address of your machine
 """
 SHOW = """
 portcall remote show rasp
@@ -114,6 +122,31 @@ def remove(json_to: str | None, name: str) -> None:
         print_line(f"{name} ({remote.address}) is removed")
 
 
+@click.command("scan", cls=Command, examples=SCAN)
+@click.option("--for", "seconds", default="3s", show_default=True, callback=read_duration, metavar="TIME",
+              help="How long to wait for answers.")  # fmt: skip
+@click.option("--interface", default="", metavar="ADDRESS", help="Ask in the network of this address of the machine.")
+def scan_all(json_to: str | None, seconds: float, interface: str) -> None:
+    """List servers (serve --announce) and farms (farm --announce) in the local network.
+
+    Anyone there can announce anything, so this is no proof of who it is: only the token is.
+    """
+    found, remotes = scan(seconds, interface), read_remotes()
+    saved = {one: [name for name, remote in remotes.items() if remote.address == one.address] for one in found}
+    if json_to is not None:
+        print_json({"found": [{**asdict(one), "saved_as": saved[one]} for one in found]}, json_to)
+    elif not found:
+        print_line("nobody announces a server or a farm here: portcall serve --host 0.0.0.0 --announce")
+    else:
+        columns = ("address", "kind", "key", "token", "TLS", "announced as", "saved as")
+        rows = [
+            (one.address, one.kind, one.key, "yes" if one.token else "", "yes" if one.tls else "", one.name,
+             ", ".join(saved[one]))
+            for one in found
+        ]  # fmt: skip
+        console().print(table(columns, rows))
+
+
 def find(name: str) -> Remote:
     remotes = read_remotes()
     if name in remotes:
@@ -132,6 +165,7 @@ command = Group(
     examples=EXAMPLES,
     summaries={
         add: "Give a server a name.",
+        scan_all: "Find servers in the local network.",
         list_all: "List the servers that have names.",
         show: "Show what is known of a server.",
         remove: "Forget a server.",

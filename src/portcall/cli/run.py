@@ -15,6 +15,7 @@ import click
 
 from portcall.bench import format_duration
 from portcall.cli._arguments import load_arrays
+from portcall.cli._bench_trace import recording
 from portcall.cli._call import (
     Call,
     Place,
@@ -23,6 +24,7 @@ from portcall.cli._call import (
     calling,
     find_function,
     find_machine_function,
+    is_here,
     is_model,
     isolate_here,
     open_machine,
@@ -46,6 +48,7 @@ portcall run kernels.so matmul --arg @in.npz:a --arg @in.npz:b --out 'float32[64
 portcall run kernels.so add --arg 3 --arg 4 --json
 portcall run kernels.so add_one --rpc board.local:9090 --key rasp --arg 'random:float32[1024]' --out 'float32[1024]'
 portcall run my.function --rpc rasp --arg 3                                 one that the server itself offers
+portcall run bundle.so --fill random --rpc board.local:9090 --trace trace.json  where the time of each call goes
 portcall run m.so --arg @x.npy --output y.npz                               a model of TVM's Relax VM; its function main
 portcall run m.so decode --input ids=@ids.npy --input n=3 --fill random     another function, arguments by name
 portcall run m.json kernels.so --params m.params --input data=@x.npy --output y.npz
@@ -65,6 +68,8 @@ SHOWN = 4
 @click.option("--check", type=click.Path(), help="Compare with a reference: .npz by name, or .npy for one output.")
 @click.option("--rtol", type=click.FloatRange(min=0), help="Relative tolerance; by default of the element type.")
 @click.option("--atol", type=click.FloatRange(min=0), help="Absolute tolerance; by default of the element type.")
+@click.option("--trace", type=click.Path(dir_okay=False), help="Write the session's calls as a trace for "
+              "ui.perfetto.dev: client, wire, server, kernel; needs --rpc or --farm.")  # fmt: skip
 @click.pass_context
 def command(ctx: click.Context, /, json_to: str | None, **given: Any) -> None:
     """Arguments (SPEC): random:TYPE[SHAPE], zeros:, ones:, range:, out:TYPE[SHAPE]; @x.npy, @data.npz:key; 3, 2.5,
@@ -86,7 +91,14 @@ def command(ctx: click.Context, /, json_to: str | None, **given: Any) -> None:
     )
     if given["save"]:
         check_save(given["save"])
-    done = (run_model if is_model(given) else run_function)(ctx, given)
+    if given["trace"] and is_here(given):
+        raise click.UsageError("--trace shows the calls of a session: it needs --rpc or --farm")
+    if given["trace"]:
+        check_writable(given["trace"])
+    with recording(bool(given["trace"])) as calls:
+        done = (run_model if is_model(given) else run_function)(ctx, given)
+    if calls:
+        calls.save(given["trace"])
     if given["save"]:
         save(done.arrays, given["save"])
     comparisons = check(done.arrays, given["check"], given["rtol"], given["atol"]) if given["check"] else []
@@ -96,6 +108,7 @@ def command(ctx: click.Context, /, json_to: str | None, **given: Any) -> None:
         "duration_s": done.seconds,
         "outputs": {name: summary(array) for name, array in done.arrays.items()},
         "saved": given["save"],
+        "trace": given["trace"],
         "checks": [vars(comparison) for comparison in comparisons],
         **done.place.facts(),
     }
@@ -103,6 +116,8 @@ def command(ctx: click.Context, /, json_to: str | None, **given: Any) -> None:
         print_json(result, json_to)
     else:
         show(done, given["save"], comparisons)
+        if given["trace"]:
+            print_line(f"trace: {given['trace']}, for ui.perfetto.dev")
         done.place.show()
     if not all(comparison.ok for comparison in comparisons):
         ctx.exit(USER_ERROR)
@@ -192,6 +207,11 @@ def check_save(path: str) -> None:
     """Refuse, before anything runs, a file that outputs cannot be saved in."""
     if not path.endswith(".npz"):
         raise CommandError(f"cannot save to '{path}': the file name must end with .npz", next_step=f"--save {path}.npz")
+    check_writable(path)
+
+
+def check_writable(path: str) -> None:
+    """Refuse, before anything runs, a file in a folder that is not there."""
     folder = os.path.dirname(path)
     if folder and not os.path.isdir(folder):
         text = f"cannot save to '{path}': there is no folder '{folder}'"

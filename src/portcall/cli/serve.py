@@ -24,6 +24,7 @@ import click
 import portcall
 from portcall import errors
 from portcall.bench import parse_size
+from portcall.cli._announce import Announcement, announcing, check_installed
 from portcall.cli._command import Command, read_duration
 from portcall.cli._errors import DEVICE, INTERRUPTED, CommandError, explain, message_of
 from portcall.cli._output import print_warning
@@ -43,6 +44,8 @@ portcall serve --host 0.0.0.0                                 other machines, to
 portcall serve --host 0.0.0.0 --key rasp --token-file token   the same with a token of yours
 portcall serve --farm lab:9190 --key rasp4 --tag gpu=mali       a place of a farm, behind NAT, too
 portcall serve --device cuda:1 --max-sessions 1               one GPU of several, which clients call cuda:0
+portcall serve --host 0.0.0.0 --announce                      found by portcall remote scan
+portcall serve --audit calls.jsonl                            write down each call
 portcall serve --unix /run/user/1000/portcall.sock            no network at all
 """
 
@@ -129,6 +132,14 @@ def option(name: str, *names: str, more: str = "", **how: Any) -> Callable[[Any]
 @READY_FILE
 @option("--log-json", is_flag=True, default=False)
 @option("--silent", is_flag=True, default=False)
+@click.option("--announce", is_flag=True, help="Let `portcall remote scan` find this server in the local network.")
+@click.option(
+    "--audit",
+    default="",
+    type=click.Path(dir_okay=False),
+    metavar="FILE",
+    help="Add a line of JSON to this file for each call: who, which function, shapes, how long, how it ended.",
+)
 @click.option("--no-fork", is_flag=True, help="Start a fresh Python for each session.")
 @click.pass_context
 def command(ctx: click.Context, /, json_to: str | None, ready_file: str | None, **given: Any) -> None:
@@ -145,6 +156,10 @@ def command(ctx: click.Context, /, json_to: str | None, ready_file: str | None, 
         raise click.UsageError("--custom-addr is the address that a farm tells its clients: it needs --farm")
     if given["custom_addr"] and given["relay"]:
         raise click.UsageError("--custom-addr and --relay exclude each other")
+    if given["announce"]:
+        if joins or given["unix"]:
+            raise click.UsageError("--announce is for a server with an address of its own, without --farm and --unix")
+        check_installed()
     if given["devices"]:
         os.environ["PORTCALL_VISIBLE_DEVICES"] = check_devices(given["devices"])
     if joins and ctx.get_parameter_source("port") is not click.core.ParameterSource.COMMANDLINE:
@@ -153,14 +168,19 @@ def command(ctx: click.Context, /, json_to: str | None, ready_file: str | None, 
         print_warning(*warning)
     options, invitation = (make_options(given, joins), "") if joins else with_token(make_options(given))
 
+    told = contextlib.ExitStack()
+
     def print_ready_line(address: Any) -> None:
         facts = {**address.to_dict(), "pid": os.getpid()}
         print_ready(facts, json_to, ready_file)
+        if given["announce"]:
+            tls, token = bool(options.tls_certificate), bool(options.token)
+            told.enter_context(announcing(Announcement("server", options.host, facts["port"], options.key, token, tls)))
         if invitation and options.log == "text":
             click.echo(invitation.format(address=reachable(options.host, facts["port"])), err=True)
 
     try:
-        with removing(ready_file):
+        with removing(ready_file), told:
             ended_by = serve_place(given, options, print_ready_line) if joins else rpc.serve(options, print_ready_line)
     except errors.StartError as error:
         raise CommandError(
@@ -199,7 +219,7 @@ def make_options(given: dict[str, Any], joins: bool = False) -> ServerOptions:
     log: Any = "none" if given["silent"] else "json" if given["log_json"] else "text"
     same = ("host", "port", "unix", "key", "expose", "allow_connect", "insecure", "max_sessions", "max_handshakes",
             "handshake_timeout", "lost_client_grace", "memory_limit", "disk_limit", "max_frame", "work_dir",
-            "no_fork")  # fmt: skip
+            "no_fork", "audit")  # fmt: skip
     return rpc.ServerOptions(
         **{name: given[name] for name in same},
         port_end=given["port_end"] or 0,

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from portcall.rpc.client._remote import RemoteObject as RemoteObject
     from portcall.rpc.client._remote import RemoteTensor as RemoteTensor
     from portcall.rpc.client._session import Session as Session
+    from portcall.rpc.client._trace import Recorder as Recorder
+    from portcall.rpc.client._trace import follow_opentelemetry as follow_opentelemetry
+    from portcall.rpc.client._trace import trace as trace
     from portcall.rpc.client._upload_all import upload_all as upload_all
     from portcall.rpc.server._server import Server as Server
     from portcall.rpc.server._server import ServerOptions as ServerOptions
@@ -43,6 +46,7 @@ _HOMES = {
     "connect_async": "portcall.rpc.client._connect",
     "connect_over": "portcall.rpc._transport",
     "ConnectOptions": "portcall.rpc.client._connect",
+    "follow_opentelemetry": "portcall.rpc.client._trace",
     "LocalSession": "portcall.rpc._local",
     "ParallelSession": "portcall.rpc.client._parallel",
     "parse_address": "portcall.rpc.wire._address",
@@ -50,6 +54,7 @@ _HOMES = {
     "RemoteDevice": "portcall.rpc.client._remote",
     "RemoteObject": "portcall.rpc.client._remote",
     "RemoteTensor": "portcall.rpc.client._remote",
+    "Recorder": "portcall.rpc.client._trace",
     "serve": "portcall.rpc.server._server",
     "serve_over": "portcall.rpc._transport",
     "Server": "portcall.rpc.server._server",
@@ -57,6 +62,7 @@ _HOMES = {
     "Session": "portcall.rpc.client._session",
     "time_problem": "portcall.rpc.wire._tls",
     "TLSOptions": "portcall.rpc.wire._tls",
+    "trace": "portcall.rpc.client._trace",
     "Transport": "portcall.rpc._transport",
     "upload_all": "portcall.rpc.client._upload_all",
 }

@@ -10,6 +10,7 @@ import functools
 import os
 import socket
 import ssl
+import sys
 import threading
 import time
 import weakref
@@ -304,6 +305,11 @@ def open_session(
             if used and wanted is not None:
                 raise ValueError(f"{kept}= keeps one session; it cannot be used with {name}=")
     open_one = functools.partial(how.open, reads_output=on_output is not None)
+
+    if "opentelemetry.trace" in sys.modules:
+        from portcall.rpc.client._trace import follow_if_used  # for programs that trace
+
+        follow_if_used()
 
     def open_as(kind: type[S], timeout: float | None) -> S:
         again = Reconnection(how.name, reconnect, open_one, how.on_wait) if reconnect else None

@@ -367,7 +367,9 @@ class Admission:
         os.mkdir(directory, 0o700)
         connection.directory = directory
         features = ",".join(sorted(connection.features))
-        order = StartSession(connection.number, directory, reply, features, connection.certificate or "all")
+        user = f"{connection.peer}, lease {connection.fence}" if connection.fence else connection.peer
+        user += f", certificate {connection.certificate}" if connection.certificate else ""
+        order = StartSession(connection.number, directory, reply, features, connection.certificate or "all", user)
         self._owner.order(order, [connection.stream.fileno(), connection.progress])
         connection.enter(State.STARTING)
         self._connections.end_after(connection, self._options.handshake_timeout)

@@ -52,6 +52,7 @@ class StartSession(Message):
         features: the extensions that the session uses, separated by commas.
         credential: a name for what the client showed: those with one name may see each other's files, if they know
             them.
+        user: who the client is, in words.
     """
 
     descriptors: ClassVar[int] = 2
@@ -60,6 +61,7 @@ class StartSession(Message):
     reply: str
     features: str
     credential: str
+    user: str
 
 
 @dataclass(frozen=True)
@@ -174,7 +176,7 @@ class StartWorker(Message):
     Attributes:
         number: of the session.
         directory: the session's own, empty. The worker makes ``files`` in it, for what the client sends, and ``tmp``.
-        reply, features, credential: as in StartSession.
+        reply, features, credential, user: as in StartSession.
         client: descriptor of the client's bytes in clear.
         link: descriptor of the zygote's link to the supervisor, for SessionStarted alone.
         progress: descriptor of the shared memory in which the supervisor reads how far the session is.
@@ -187,6 +189,7 @@ class StartWorker(Message):
     reply: str
     features: str
     credential: str
+    user: str
     client: int
     link: int
     progress: int

@@ -17,7 +17,7 @@ LogStyle = Literal["text", "json", "none"]
 FARM_TOKEN = "PORTCALL_FARM_TOKEN"  # the variable that has it
 
 _PLAIN: dict[str, Any] = {"str": str, "LogStyle": str, "bool": bool, "int": int, "float": (int, float)}
-_PATHS = ("unix", "tls_certificate", "tls_key", "tls_ca", "work_dir")
+_PATHS = ("unix", "tls_certificate", "tls_key", "tls_ca", "work_dir", "audit")
 _MOST_BYTES = (1 << 63) - 1
 _RANGES: dict[str, tuple[float, float]] = {
     "port": (0, 65535),
@@ -64,6 +64,7 @@ class ServerOptions:
         disk_limit: bytes of files in a session's directory.
         max_frame: length of a message; the contents of tensors are not counted.
         work_dir: where the sessions' directories are made; the system's place for such when empty.
+        audit: a file to which each call adds a line of JSON.
         stop_with_stdin: stop when standard input ends.
         gate: descriptor of a link to the agent of a farm, which names the clients to let in; -1 for none.
     """
@@ -92,6 +93,7 @@ class ServerOptions:
     disk_limit: int = 0
     max_frame: int = MAX_FRAME
     work_dir: str = ""
+    audit: str = ""
     log: LogStyle = "text"
     stop_with_stdin: bool = False
     gate: int = -1
@@ -116,7 +118,7 @@ class ServerOptions:
             raise ValueError("the TLS key has no certificate: --tls-cert")
         for name in ("imports", "libraries"):
             object.__setattr__(self, name, tuple(map(_absolute, getattr(self, name))))
-        for name in ("tls_certificate", "tls_key", "tls_ca", "work_dir"):
+        for name in ("tls_certificate", "tls_key", "tls_ca", "work_dir", "audit"):
             object.__setattr__(self, name, getattr(self, name) and os.path.abspath(getattr(self, name)))
 
     @property

@@ -43,6 +43,7 @@ from portcall.rpc.server._messages import (
 from portcall.rpc.server._objects import register_object_functions
 from portcall.rpc.server._options import ServerOptions, is_python_function
 from portcall.rpc.server._session import allow_interrupts, register_standard_names
+from portcall.rpc.server._traced import register_trace_functions, timer
 from portcall.rpc.wire._facts import DEVICE_FAILED, OFFERED
 
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
@@ -84,6 +85,7 @@ def load_user_code(options: ServerOptions) -> Offer:
         else:
             run_python_file(number, name)
     register_standard_names()
+    register_trace_functions()
     added = sorted(set(list_global_func_names()) - before)
     in_farm = options.gate >= 0  # its clients are many, and need not trust each other
     files = Files(options.disk_limit, keeps=not in_farm)
@@ -115,15 +117,21 @@ def run_session(start: StartWorker, options: ServerOptions, load: Callable[[], O
     with Link.adopt(start.link) as link:
         link.send(SessionStarted(start.number, os.getpid()))
     send_reply(start)
+    client = start.client
+    if options.audit:
+        from portcall.rpc.server._audit import keep_ledger  # few servers have one
+
+        client = keep_ledger(client, options.audit, start.number, start.user, protect_memory)
     isolate_process(start)
     features = frozenset(filter(None, start.features.split(",")))
     offer = load()
+    timer.enter(start.progress)
     session_library()["limit_resources"](options.memory_limit, options.disk_limit)
     offer.files.enter(os.getcwd(), os.path.join(os.path.dirname(start.directory), "contents", start.credential))
     allow_interrupts()
     pipes = [*start.stdout, *start.stderr] if features else []  # a client that may read an account of its end
     failed = session_library()["serve"](
-        start.client, offer.patterns, options.max_frame, constructor(options, offer.patterns, features), start.progress,
+        client, offer.patterns, options.max_frame, constructor(options, offer.patterns, features), start.progress,
         ",".join(features), pipes, flush_output,
     )  # fmt: skip
     return DEVICE_FAILED if failed else 0

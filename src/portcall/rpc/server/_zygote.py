@@ -159,8 +159,8 @@ class Zygote:
             pipes += os.pipe()
             pipes += os.pipe()
             start = StartWorker(
-                number, order.directory, order.reply, order.features, order.credential, client, self._link.fileno(),
-                progress, os.getpid(), pipes[:2], pipes[2:],
+                number, order.directory, order.reply, order.features, order.credential, order.user, client,
+                self._link.fileno(), progress, os.getpid(), pipes[:2], pipes[2:],
             )  # fmt: skip
             session = lambda: run_session(start, self._options, self._loaded)  # noqa: E731
             pid, handle = self._begin(start, session, _SPAWN_WORKER, [client, start.link, progress, *pipes])

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import signal
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from urllib.parse import quote, unquote
 
@@ -52,7 +53,7 @@ class Progress:
 
 
 def _call_in(data: bytes) -> str:
-    depth, count, name = _facts.CALL.unpack_from(data)
+    depth, count, *_, name = _facts.CALL.unpack_from(data)
     if not depth:
         return ""
     end = _facts.CALL.size + min(count, _facts.CALL_ARGS) * _facts.ARGUMENT.size
@@ -66,10 +67,14 @@ def _call_in(data: bytes) -> str:
 def _argument(kind: int, code: int, bits: int, lanes: int, ndim: int, _: int, *shape: int) -> str:
     if bits == 0:
         return _facts.TYPE_WORDS.get(kind, "object")
+    return tensor_words(code, bits, lanes, [*shape[: max(0, ndim)], *("…" for _ in range(ndim > len(shape)))])
+
+
+def tensor_words(code: int, bits: int, lanes: int, shape: Iterable[object]) -> str:
+    """Return what a tensor is, such as ``float32[3, 4]``."""
     word = _facts.DTYPE_WORDS.get(code, f"code{code}_")
     dtype = "bool" if code == _BOOL else f"{word}{bits}{f'x{lanes}' if lanes > 1 else ''}"
-    extents = [*map(str, shape[: max(0, ndim)]), *("…" for _ in range(ndim > len(shape)))]
-    return f"{dtype}[{', '.join(extents)}]"
+    return f"{dtype}[{', '.join(map(str, shape))}]"
 
 
 @dataclass(frozen=True)

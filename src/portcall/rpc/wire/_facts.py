@@ -45,15 +45,16 @@ CLOSED = 2
 LOST = 3
 # What an argument of the call is. Fields: type, code, bits, lanes, ndim, unused, shape.
 ARGUMENT = struct.Struct("<iBBHii5q")
-# The outermost call that runs, with the types of its first arguments. Fields: depth, num_args, name.
-CALL = struct.Struct("<II96s")
+# The outermost call that runs, with the types of its first arguments. Fields: depth, num_args, begin, end, timed,
+# unused, name.
+CALL = struct.Struct("<IIQQII96s")
 # The last text on stderr. What follows it, up to a zero byte, was just read when the process crashed. Fields: size,
 # text.
 LAST_WORDS = struct.Struct("<I2044s")
 # The memory as a whole. Fields: state, unused, received, sent.
 PROGRESS = struct.Struct("<IIQQ")
 CALL_ARGS = 8
-PROGRESS_BYTES = 2624
+PROGRESS_BYTES = 2648
 
 # ---- facts/server.json ----
 # Facts of a server: what `portcall serve` and the server without Python have in common.

@@ -1,0 +1,350 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the clients of a server called: ``portcall serve --audit FILE``, one line of JSON for each call.
+
+    client <──> ledger, a process of its own for each session <──> the session's process
+
+Rules:
+
+* The ledger reads the bytes on their way, so that what runs in a session cannot leave out or forge a line of its own.
+  If it is killed, the connection ends with it.
+* A call's line is in the file before its answer goes to the client.
+* A file that cannot be written to ends no session: the log says so once, and the file how many lines it lacks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import signal
+import socket
+import stat
+import struct
+import sys
+import threading
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from portcall.rpc.wire._endings import tensor_words
+from portcall.rpc.wire._facts import BY_VALUE, CLIENT_FUNCTION, NAMELESS, NESTED, POSTED, TYPE_WORDS, Code
+
+_PIECE = 1 << 18
+_MOST_HEAD = 1 << 16  # bytes of a message that are looked at
+_MOST_NAME = 200  # characters
+_OBJECT, _FUNCTION, _MODULE, _TEXT, _TENSOR = 115, 68, 73, 8, 7
+_SIZES = {0: 0, 1: 8, 2: 8, 3: 8, 4: 8, 5: 8, 6: 8, _FUNCTION: 8, _MODULE: 8}  # bytes of values that have as many each
+_ANSWERS = (Code.RETURN, Code.EXCEPTION, Code.COPY_ACK)
+_UNANSWERED = (Code.SHUTDOWN, Code.NUMBER_CALL, NESTED + Code.CANCEL)
+_WRONG = (struct.error, ValueError, TypeError, IndexError, OverflowError, StopIteration)  # what bytes may be read as
+_WITH_NAMES, _TRACE_BEGIN, _TRACE_END = (
+    f"portcall.rpc.{name}" for name in ("call_with_names", "trace_begin", "trace_end")
+)
+
+
+def open_audit(path: str) -> int:
+    """Return a descriptor that adds to the file.
+
+    Raises:
+        OSError: it cannot be written; the message says why.
+    """
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
+    except OSError as error:
+        raise OSError(error.errno, f"cannot write what is called to '{path}' (--audit): {error.strerror}") from None
+    kind = os.fstat(descriptor).st_mode
+    if not (stat.S_ISREG(kind) or stat.S_ISCHR(kind)):
+        os.close(descriptor)
+        raise OSError(f"cannot write what is called to '{path}' (--audit): it is no file")
+    return descriptor
+
+
+def keep_ledger(client: int, path: str, session: int, user: str, protect: Callable[[], object]) -> int:
+    """Return a descriptor that carries the bytes of ``client``, which the ledger's process sees on their way.
+
+    For a process with one thread. The ledger is no child of it, and in no group with it.
+
+    Parameters:
+        protect: called in the ledger's process, to keep it from others of this user.
+    """
+    ours, theirs = socket.socketpair()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            if os.fork() == 0:
+                os.setsid()
+                ours.close()
+                protect()
+                _run(socket.socket(fileno=client), theirs, path, session, user)
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+    theirs.close()
+    os.close(client)
+    return ours.detach()
+
+
+def _run(client: socket.socket, session: socket.socket, path: str, number: int, user: str) -> None:
+    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(each, signal.SIG_IGN)  # it ends with the session
+    os.chdir("/")
+    ledger = Ledger(Book(path), {"session": number, "user": user})
+
+    def move(source: socket.socket, target: socket.socket, see: Callable[[memoryview], None]) -> None:
+        piece = memoryview(bytearray(_PIECE))
+        with contextlib.suppress(OSError):
+            while size := source.recv_into(piece):
+                see(piece[:size])
+                target.sendall(piece[:size])
+
+    def answer() -> None:
+        move(session, client, ledger.answers)
+        ledger.finish()
+        os._exit(0)  # what waits for the client; the supervisor has a copy of its connection
+
+    answers = threading.Thread(target=answer)
+    answers.start()
+    move(client, session, ledger.requests)
+    with contextlib.suppress(OSError):
+        session.shutdown(socket.SHUT_WR)  # the session ends what it does, then closes its side
+    answers.join()
+
+
+class Book:
+    """The file. It may be full for a while."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._lost = 0
+        self._torn = False  # whether the last line is there in part
+        self._descriptor = -1
+
+    def close(self) -> None:
+        """Close it; a further line opens it again."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+        self._descriptor = -1
+
+    def write(self, facts: dict[str, Any]) -> None:
+        """Add a line."""
+        lost = json.dumps({"lost": self._lost}) + "\n" if self._lost else ""
+        data = f"{chr(10) * self._torn}{lost}{json.dumps(facts)}\n".encode()
+        try:
+            if self._descriptor < 0:
+                self._descriptor = open_audit(self._path)
+            written = os.write(self._descriptor, data)
+            self._torn = 0 < written < len(data) or (self._torn and not written)
+            if written < len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            self._lost = 0
+        except OSError as error:
+            self._lost += 1
+            if self._lost == 1:
+                with contextlib.suppress(OSError, ValueError):
+                    why = error.strerror or error
+                    print(f"--audit: '{self._path}' lacks calls from here on: {why}", file=sys.stderr, flush=True)
+
+
+@dataclass
+class _Request:
+    """A request that was not answered yet.
+
+    Attributes:
+        code: of its frame.
+        name: of the function that it calls or, for a look-up, looks for.
+        gives: the name of the function that the answer may name.
+        line: what the file will say of a call; None for other requests.
+    """
+
+    code: int
+    begin: float
+    name: str = ""
+    gives: str = ""
+    line: dict[str, Any] | None = None
+
+
+class Ledger:
+    """Follows the messages of a session, and writes down its calls."""
+
+    def __init__(self, book: Book, facts: dict[str, Any]) -> None:
+        self._book = book
+        self._facts = facts
+        self._lock = threading.Lock()
+        self._asked, self._answered = Heads(), Heads()
+        self._waiting: defaultdict[int, deque[_Request]] = defaultdict(deque)  # by the callback that they belong to
+        self._names: dict[int, str] = {}  # of functions, by handle
+        self._trace = ""  # that the next call belongs to
+        self._last = 0.0  # when the last answer came: requests wait for those before them
+
+    def requests(self, data: memoryview) -> None:
+        """Take what comes from the client."""
+        with self._lock:
+            for head in self._asked.feed(data):
+                with contextlib.suppress(*_WRONG):  # the session answers with an error
+                    self._request(head)
+
+    def answers(self, data: memoryview) -> None:
+        """Take what comes from the session."""
+        with self._lock:
+            for head in self._answered.feed(data):
+                with contextlib.suppress(*_WRONG):
+                    self._answer(head)
+
+    def finish(self) -> None:
+        """The session is over: write down what was not answered."""
+        with self._lock:
+            for requests in self._waiting.values():
+                for request in requests:
+                    self._end(request, "unanswered")
+            self._waiting.clear()
+
+    def _request(self, head: bytes) -> None:
+        code, at, callback, target = *struct.unpack_from("<i", head), 4, 0, 0
+        if code in _UNANSWERED or code in (NESTED + Code.RETURN, NESTED + Code.EXCEPTION):
+            return
+        if code & NESTED:
+            (callback,), at = struct.unpack_from("<Q", head, at), at + 8
+        if posted := code & POSTED:
+            (target,), at = struct.unpack_from("<Q", head, at), at + 8
+        request = _Request(code & ~(NESTED | POSTED), time.monotonic())
+        if not posted:  # before its body is read, which may be wrong: it is answered all the same
+            self._waiting[callback].append(request)
+        if request.code == Code.CALL_FUNC:
+            (function,) = struct.unpack_from("<Q", head, at)
+            self._call(request, function, list(values(head, at + 8)))
+            if posted:
+                self._names[target] = request.gives
+                self._end(request, "posted")
+        elif request.code == Code.GET_GLOBAL_FUNC:
+            request.gives = str(next(values(head, at)).value)
+        elif request.code == Code.FREE_HANDLE:
+            self._names.pop(int(next(values(head, at)).value), None)
+
+    def _call(self, request: _Request, function: int, arguments: list[Value]) -> None:
+        name = self._names.get(function, NAMELESS)
+        if name == "tvm.rpc.server.ModuleGetFunction" and len(arguments) > 1:
+            request.gives = str(arguments[1].value)
+        if name == _TRACE_BEGIN:
+            self._trace = str(arguments[0].value)[:_MOST_NAME]
+        if name in (_TRACE_BEGIN, _TRACE_END):
+            return
+        if name == _WITH_NAMES and len(arguments) > 1:
+            name, arguments = self._names.get(int(arguments[0].value or 0), NAMELESS), arguments[2:]
+        request.name, request.gives = name, request.gives or f"{name}()"
+        now = time.time()
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now * 1000) % 1000:03}Z"
+        request.line = {"time": stamp, **self._facts, "function": name[:_MOST_NAME]}
+        request.line["arguments"] = [argument.word for argument in arguments]
+        if self._trace:
+            request.line["trace"], self._trace = self._trace, ""
+
+    def _answer(self, head: bytes) -> None:
+        code, at, callback = *struct.unpack_from("<i", head), 4, 0
+        if code & NESTED:
+            (callback,), at = struct.unpack_from("<Q", head, at), at + 8
+        code &= ~NESTED
+        requests = self._waiting.get(callback)
+        if code not in _ANSWERS or not requests:
+            return
+        request = requests.popleft()
+        if callback and not requests:
+            del self._waiting[callback]
+        error = ""
+        if code == Code.EXCEPTION:
+            error = str(next(values(head, at)).value).partition(":")[0][:_MOST_NAME]
+        elif request.code in (Code.GET_GLOBAL_FUNC, Code.CALL_FUNC):
+            given = [value.value for value in values(head, at)]
+            if request.code == Code.GET_GLOBAL_FUNC:
+                self._names[int(given[0])] = request.gives
+            elif given[0] == _FUNCTION:
+                self._names[int(given[1])] = request.gives
+        self._end(request, "error" if error else "ok", error)
+        self._last = time.monotonic()
+
+    def _end(self, request: _Request, ending: str, error: str = "") -> None:
+        if request.line is None:
+            return
+        seconds = 0.0 if ending == "posted" else time.monotonic() - max(request.begin, self._last)
+        facts = {"duration_s": round(seconds, 6)} if ending != "posted" else {}
+        self._book.write({**request.line, **facts, "ending": ending, **({"error": error} if error else {})})
+
+
+class Heads:
+    """Cuts bytes that come in any split into messages, and keeps the beginning of each."""
+
+    def __init__(self) -> None:
+        self._head = bytearray()
+        self._left = -1  # of the message; -1: its length is on the way
+
+    def feed(self, data: memoryview) -> Iterator[bytes]:
+        """Take bytes, and give the beginnings of the messages that are complete."""
+        at = 0
+        while at < len(data):
+            if self._left < 0:
+                part = data[at : at + 8 - len(self._head)]
+                self._head += part
+                at += len(part)
+                if len(self._head) == 8:
+                    self._left = int.from_bytes(self._head, "little") or -1
+                    self._head.clear()
+                continue
+            part = data[at : at + self._left]
+            self._head += part[: max(0, _MOST_HEAD - len(self._head))]
+            at += len(part)
+            self._left -= len(part)
+            if self._left == 0:
+                yield bytes(self._head)
+                self._head.clear()
+                self._left = -1
+
+
+@dataclass
+class Value:
+    """A value of a message: what it is in words, and a number or a text where it is one."""
+
+    word: str
+    value: Any = None
+
+
+def values(head: bytes, at: int) -> Iterator[Value]:
+    """Read a sequence of values (docs/wire.md, section 3); of one that was cut off, the last value is "…".
+
+    Raises:
+        struct.error: there is no sequence.
+    """
+    (count,) = struct.unpack_from("<i", head, at)
+    at += 4
+    for _ in range(count):
+        try:
+            value, at = _value(head, at)
+        except (struct.error, IndexError):
+            yield Value("…")
+            return
+        yield value
+
+
+def _value(head: bytes, at: int) -> tuple[Value, int]:
+    (kind,), at = struct.unpack_from("<i", head, at), at + 4
+    word = TYPE_WORDS.get(kind, "object")
+    if kind in _SIZES:
+        size = _SIZES[kind]
+        if at + size > len(head):
+            raise IndexError
+        return Value(word, int.from_bytes(head[at : at + size], "little")), at + size
+    if kind == _TENSOR:
+        _, _, _, ndim, code, bits, lanes = struct.unpack_from("<QiiiBBH", head, at)
+        shape = struct.unpack_from(f"<{ndim}q", head, at + 24)
+        return Value(tensor_words(code, bits, lanes, shape)), at + 32 + 8 * ndim
+    if kind in (_TEXT, 9):
+        inner = 65 if kind == _TEXT else 66
+    else:
+        (inner,), at = struct.unpack_from("<I", head, at), at + 4
+    if inner in (_OBJECT, CLIENT_FUNCTION):
+        return Value(word if inner == _OBJECT else "function", struct.unpack_from("<Q", head, at)[0]), at + 8
+    (size,), at = struct.unpack_from("<Q", head, at), at + 8
+    text = head[at : min(at + size, len(head))]
+    word = "object" if inner == BY_VALUE else word
+    return Value(word, text.decode(errors="replace") if inner == 65 else None), at + size
