@@ -380,6 +380,10 @@ FARM_BOARDS := $(addprefix tests/farm/test_,leases.py agents.py kills.py health.
 test-board: venv build ## the tests of `portcall serve` against the server without Python: minutes
 	PORTCALL_TEST_SERVER=board $(PY) -m pytest -n auto -m 'not campaign' tests/rpc tests/graph/test_remote.py $(FARM_BOARDS)
 
+test-sandbox: venv build ## tests of sessions, each in a sandbox: minutes
+	PORTCALL_TEST_SANDBOX=require $(PY) -m pytest -n auto -m 'not campaign' tests/rpc/test_server.py tests/rpc/test_sessions.py \
+	  tests/rpc/test_files.py tests/rpc/test_server_limits.py tests/rpc/test_sandbox.py
+
 test-models: venv build ## all light models of the onnx package beside onnxruntime
 	$(PY) -m pytest -m campaign tests/compile
 

@@ -29,7 +29,7 @@ from kernels import libraries as kernel_libraries
 from portcall import _core, testing, toolchain
 from portcall._module import SESSION_LIBRARY, VM_LIBRARY, load_plugin
 from portcall.rpc.server._objects import functions_for_objects
-from rpc import board
+from rpc import board, sandboxed
 
 ROOT = Path(__file__).parents[1]
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as shells have it for what they run in the background
@@ -73,8 +73,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if board.under_test():
-        left_out = [item for item in items if board.reason_to_leave_out(item.name)]
+    if board.under_test() or sandboxed.mode():
+        module = sandboxed if sandboxed.mode() else board
+        left_out = [item for item in items if module.reason_to_leave_out(item.name)]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
     slow = {line.partition(" ")[0] for line in SLOW.read_text().splitlines()}

@@ -82,12 +82,15 @@ int64_t ReadNumber(const std::string& text, int64_t most) {
   return number;
 }
 
-std::vector<std::string> Paths(const std::string& text) {
+std::string Absolute(std::string path) {
   char here[PATH_MAX] = "";
+  if (path[0] != '/' && getcwd(here, sizeof(here))) path.insert(0, "/").insert(0, here);
+  return path;
+}
+
+std::vector<std::string> Paths(const std::string& text) {
   std::vector<std::string> paths = session::Split(text, ":");
-  for (std::string& path : paths) {
-    if (path[0] != '/' && getcwd(here, sizeof(here))) path.insert(0, "/").insert(0, here);
-  }
+  for (std::string& path : paths) path = Absolute(path);
   return paths;
 }
 
@@ -139,6 +142,9 @@ bool SetValue(Options* to, const std::string& name, const std::string& value) {
   else if (name == "--handshake-timeout") to->handshake_timeout = ReadDuration(value);
   else if (name == "--memory-limit") to->memory_limit = ReadSize(value);
   else if (name == "--disk-limit") to->disk_limit = ReadSize(value);
+  else if (name == "--cpu-limit") to->cpu_limit = ReadDuration(value);
+  else if (name == "--sandbox") to->sandbox = value;
+  else if (name == "--sandbox-path") to->sandbox_paths.push_back(Absolute(value));
   else if (name == "--max-frame") to->max_frame = ReadSize(value);
   else if (name == "--farm") to->farm = ReadAddresses(value, std::to_string(kFarmPort));
   else if (name == "--place") to->place = value;
@@ -200,6 +206,10 @@ void CheckOptions(const Options& options) {
       << "invalid --port-end " << options.port_end << " (must be above the port, " << options.port << ")";
   PORTCALL_CHECK(options.handshake_timeout > 0, ValueError) << "invalid --handshake-timeout (must be above 0)";
   PORTCALL_CHECK(options.max_handshakes > 0, ValueError) << "invalid --max-handshakes 0 (must be 1-1000000)";
+  PORTCALL_CHECK(options.sandbox.empty() || options.sandbox == "best" || options.sandbox == "require", ValueError)
+      << "invalid --sandbox '" << options.sandbox << "' (must be best or require)";
+  PORTCALL_CHECK(options.sandbox_paths.empty() || !options.sandbox.empty(), ValueError)
+      << "--sandbox-path is for sessions in a sandbox: it needs --sandbox";
   PORTCALL_CHECK(options.max_frame > 0, ValueError) << "invalid --max-frame (must be above 0)";
 }
 

@@ -20,11 +20,13 @@ struct Options {
   std::pair<std::string, std::string> custom_addr;        // where clients reach the server; the port may be empty
   std::vector<std::pair<std::string, std::string>> farm;  // hosts and ports; empty for none
   int64_t port = -1, port_end = 0;
-  std::vector<std::string> libraries, expose, tags;
+  std::vector<std::string> libraries, expose, tags, sandbox_paths;
+  std::string sandbox;  // "best", "require" or empty
   bool insecure = false, relay = false, json = false, log_json = false, silent = false;
   int64_t max_sessions = 0, memory_limit = 0, disk_limit = 0, max_frame = facts::kMaxFrame;
   int64_t max_handshakes = facts::kMaxHandshakes;
-  double session_timeout = 0, handshake_timeout = facts::kHandshakeTimeout, hook_limit = facts::kHookLimit;
+  double session_timeout = 0, cpu_limit = 0, handshake_timeout = facts::kHandshakeTimeout,
+         hook_limit = facts::kHookLimit;
   double lost_client_grace = facts::kLostClientGrace;
 
   bool Local() const;  // only processes of this machine can connect

@@ -6,11 +6,13 @@
 #include <signal.h>
 #include <sys/resource.h>
 
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "board/options.h"
 #include "session/descriptor.h"
+#include "session/sandbox.h"
 
 namespace portcall::board {
 
@@ -33,6 +35,7 @@ struct SessionOptions {
   std::vector<std::string> patterns;  // of the functions that it offers
   sigset_t signals{};                 // to block
   rlimit files{};
+  std::unique_ptr<Sandbox> sandbox;  // none: sessions have the rights of the server's user
 };
 
 // Loads the libraries of the options and returns the patterns of the functions that sessions may use.
@@ -40,7 +43,7 @@ std::vector<std::string> LoadLibraries(const Options& options);
 // Takes pages of files, which hold code that only the start needed, out of this process; those it uses come back.
 void GiveBackCode();
 // Returns the exit code.
-int RunSession(SessionStart start, const SessionOptions& options) noexcept;
+int RunSession(SessionStart start, SessionOptions& options) noexcept;
 
 }  // namespace portcall::board
 #endif  // PORTCALL_BOARD_SESSION_H_

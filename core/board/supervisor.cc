@@ -62,6 +62,11 @@ void Supervisor::Prepare() {
       << "anyone who reaches " << options_.host << " could run any code here: give --token-file FILE (or "
       << "PORTCALL_TOKEN); or say --insecure in a network that you trust";
   listener_ = Listen(options_);
+  if (!options_.sandbox.empty()) {
+    session_.sandbox = std::make_unique<Sandbox>();
+    session_.sandbox->Check(options_.sandbox);
+    session_.sandbox->Prepare();
+  }
   session_.patterns = LoadLibraries(options_);
   const sigset_t ours = OurSignals();
   sigprocmask(SIG_BLOCK, &ours, &session_.signals);
@@ -113,6 +118,9 @@ void Supervisor::Announce() {
   if (!options_.Local() && !secrets_->has_token() && options_.farm.empty()) {
     log_.Write(Event::kInsecure,
                "--insecure: anyone who reaches " + listener_.address + " can run any code as this user");
+  }
+  if (session_.sandbox) {
+    log_.Write(Event::kSandbox, session_.sandbox->Report(), 0, {{"open", Quoted(Join(session_.sandbox->Open()))}});
   }
   log_.Write(Event::kListening, "ready for clients with the key '" + options_.key + "'", 0,
              {{"address", Quoted(listener_.address)}});

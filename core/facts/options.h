@@ -30,6 +30,11 @@ constexpr char kOptions[] = R"(
                             client has gone.  [default: 10s]
   --memory-limit SIZE       Data memory of a session's process: 64MiB.
   --disk-limit SIZE         Files in a session's directory.
+  --cpu-limit TIME          Processor time of each process of a session: 10m.
+  --sandbox best|require    Keep sessions to their own directory; best does
+                            without what this kernel lacks.
+  --sandbox-path PATH       Let sessions in a sandbox read this, too, or use
+                            this device. Can be repeated.
   --max-frame SIZE          Length of a message; contents of tensors do not
                             count.  [default: 1GiB]
   --farm HOST:PORT          Be a place of this farm, whose clients alone come

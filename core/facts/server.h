@@ -151,6 +151,39 @@ constexpr TypeWord kDtypeWords[] = {
     {5, "complex"},
 };
 
+// What of the kernel a sandbox is made of.
+struct SandboxMechanism {
+  const char* name;
+  // What the kernel must have, for the error that says that it is missing.
+  const char* needs;
+};
+constexpr SandboxMechanism kSandboxMechanisms[] = {
+    {"landlock", "Landlock (Linux 6.2 or later, with landlock in its list of security modules)"},
+    {"seccomp", "seccomp filters (on x86-64 and aarch64)"},
+    {"namespaces", "namespaces of users, processes and networks that this user may make"},
+    {"limit", "a limit of processes (namespaces, and another user than root or Linux 6.14)"},
+};
+
+// What a sandbox keeps sessions from. It is open where none of these mechanisms is there; `scopes` is Landlock of Linux
+// 6.12.
+struct SandboxGroup {
+  const char* name;
+  // The mechanisms, each of which is enough.
+  const char* by;
+};
+constexpr SandboxGroup kSandboxGroups[] = {
+    {"files", "landlock"},
+    {"attributes", "seccomp"},
+    {"network", "seccomp namespaces"},
+    {"sockets", "seccomp"},
+    {"signals", "seccomp namespaces scopes"},
+    {"memory", "landlock seccomp namespaces"},
+    {"kernel", "seccomp"},
+    {"ipc", "namespaces"},
+    {"bombs", "limit"},
+    {"survivors", "namespaces"},
+};
+
 // The events of the log.
 enum class Event : int32_t {
   kListening,
@@ -164,6 +197,7 @@ enum class Event : int32_t {
   kLinesDropped,
   kInsecure,
   kWeakToken,
+  kSandbox,
   kSpawning,
   kOverload,
   kRestart,
@@ -185,6 +219,7 @@ constexpr const char* kEventNames[] = {
     "lines_dropped",
     "insecure",
     "weak-token",
+    "sandbox",
     "spawning",
     "overload",
     "restart",

@@ -109,11 +109,12 @@ class Contents {
 
   // Gives a file of the session a second name, at once: another session may keep the same content now.
   void Keep(const std::string& path, const std::string& name) {
-    folder_->MayHaveLinks(IdentityOf(folder_->Open(path, O_RDONLY)));
+    const Folder::Identity file = IdentityOf(folder_->Open(path, O_RDONLY));
+    folder_->MayHaveLinks(file);
     mkdir(store().substr(0, store().rfind('/')).c_str(), 0700);
     mkdir(store().c_str(), 0700);
-    const std::string kept = store() + "/" + name, beside = store() + "/new-" + std::to_string(getpid());
-    unlink(beside.c_str());  // of a process with this number that was killed
+    const std::string kept = store() + "/" + name, beside = store() + "/new-" + std::to_string(file.second);
+    unlink(beside.c_str());  // of a session that was killed
     const bool done = linkat(AT_FDCWD, folder_->Path(path).c_str(), AT_FDCWD, beside.c_str(), 0) == 0 &&
                       rename(beside.c_str(), kept.c_str()) == 0;
     const Error error = SystemError("cannot keep '" + path + "'");

@@ -2,6 +2,7 @@
 // What libportcall_session offers to the server in Python, as functions of a library: no client can ask for them by name.
 // The server without Python has the same parts linked in.
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "session/files.h"
 #include "session/needs.h"
 #include "session/process.h"
+#include "session/sandbox.h"
 
 using namespace portcall;
 using namespace portcall::session;
@@ -24,6 +26,11 @@ Array<Any> InTurn(const Functions& functions) {
   }
   return Array<Any>(parts);
 }
+
+std::optional<Sandbox>& PreparedSandbox() {
+  static std::optional<Sandbox> sandbox;
+  return sandbox;
+}
 }  // namespace
 
 PORTCALL_EXPORT_TYPED(register_standard_names, []() {
@@ -34,6 +41,21 @@ PORTCALL_EXPORT_TYPED(register_standard_names, []() {
 PORTCALL_EXPORT_TYPED(isolate,
                       [](std::string directory, int64_t parent) { Isolate(directory, static_cast<pid_t>(parent)); })
 PORTCALL_EXPORT_TYPED(limit_resources, LimitResources)
+
+// The sandbox of this machine: what there is, what is missing, what that leaves open, and a line of all three.
+PORTCALL_EXPORT_TYPED(sandbox, [](std::string mode) {
+  const Sandbox sandbox;
+  sandbox.Check(mode);
+  const auto texts = [](const std::vector<std::string>& from) {
+    return Array<Any>(std::vector<Any>(from.begin(), from.end()));
+  };
+  return Array<Any>(
+      {Any(sandbox.Found()), Any(texts(sandbox.Missing())), Any(texts(sandbox.Open())), Any(sandbox.Report())});
+})
+PORTCALL_EXPORT_TYPED(prepare_sandbox, [] { PreparedSandbox().emplace().Prepare(); })
+PORTCALL_EXPORT_TYPED(enter_sandbox, [](std::string directory, std::string contents, std::vector<std::string> paths) {
+  PreparedSandbox()->Enter(directory, contents, std::move(paths));
+})
 
 // The arguments are Service's; `pipes`: the ends to read and to write of that for stdout, then of that for stderr, or
 // nothing. Returns whether a device has failed.

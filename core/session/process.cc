@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -72,7 +73,7 @@ void Isolate(const std::string& directory, pid_t parent) {
   setenv("TMPDIR", temporary.c_str(), 1);
 }
 
-void LimitResources(int64_t memory, int64_t disk) {
+void LimitResources(int64_t memory, int64_t disk, double processor) {
   const auto limit = [](auto what, int64_t value) {
     const rlimit both{static_cast<rlim_t>(value), static_cast<rlim_t>(value)};
     setrlimit(what, &both);
@@ -80,6 +81,10 @@ void LimitResources(int64_t memory, int64_t disk) {
   limit(RLIMIT_CORE, 0);
   if (memory) limit(RLIMIT_DATA, memory);
   if (disk) limit(RLIMIT_FSIZE, disk);
+  if (processor <= 0) return;
+  const auto seconds = static_cast<rlim_t>(std::ceil(processor));
+  const rlimit both{seconds, seconds + 1};  // SIGXCPU, which says why, and SIGKILL for who ignores it
+  setrlimit(RLIMIT_CPU, &both);
 }
 
 bool Serve(Service service) {

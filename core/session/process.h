@@ -14,8 +14,8 @@ namespace portcall::session {
 // Becomes a process that ends with its parent, in the session's directory.
 void Isolate(const std::string& directory, pid_t parent);
 
-// For this process and all that it starts, in bytes; 0 for no limit.
-void LimitResources(int64_t memory, int64_t disk);
+// For this process and all that it starts, in bytes, and for each of them in seconds of a processor; 0 for no limit.
+void LimitResources(int64_t memory, int64_t disk, double processor);
 
 // The ends of a pipe.
 struct Pipe {

@@ -44,9 +44,9 @@ std::vector<std::string> Split(std::string_view text, std::string_view separator
   return parts;
 }
 
-std::string Join(const std::vector<std::string>& names) {
+std::string Join(const std::vector<std::string>& names, const char* comma) {
   std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : ",") + name;
+  for (const std::string& name : names) text += (text.empty() ? "" : comma) + name;
   return text;
 }
 

@@ -19,7 +19,7 @@ template <typename... A> std::string Print(const char* format, A... values) {
 // The parts of a text between any of the separators; none is empty.
 std::vector<std::string> Split(std::string_view text, std::string_view separators);
 // Names with commas between them.
-std::string Join(const std::vector<std::string>& names);
+std::string Join(const std::vector<std::string>& names, const char* comma = ",");
 // A string as JSON.
 std::string Quoted(std::string_view text);
 // A text in which control characters, such as those that steer a terminal, and bytes that are not UTF-8 are escapes.

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from rpc import board
+from rpc import board, sandboxed
 
 Program = Literal["python", "board"]
 FUNCTIONS = """
@@ -147,6 +147,8 @@ def serving(
         given = list(map(str, words))
         if not {"--port", "--unix"} & set(given):
             given += ["--port", "0"]
+        if sandboxed.mode() and not {"--sandbox", "--allow-connect"} & set(given):
+            given += ["--sandbox", sandboxed.mode()]
         command = [*command_of(program, place / "functions.py"), "--json", "--log-json", *given]
         command += ["--work-dir", str(work)]
         process = stack.enter_context(

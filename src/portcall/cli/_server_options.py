@@ -43,6 +43,15 @@ OPTIONS = {
     ),
     "--memory-limit": ServerOption(help="Data memory of a session's process: 64MiB.", metavar="SIZE"),
     "--disk-limit": ServerOption(help="Files in a session's directory.", metavar="SIZE"),
+    "--cpu-limit": ServerOption(help="Processor time of each process of a session: 10m.", metavar="TIME"),
+    "--sandbox": ServerOption(
+        help="Keep sessions to their own directory; best does without what this kernel lacks.",
+        metavar="best|require",
+    ),
+    "--sandbox-path": ServerOption(
+        help="Let sessions in a sandbox read this, too, or use this device. Can be repeated.",
+        metavar="PATH",
+    ),
     "--max-frame": ServerOption(
         help="Length of a message; contents of tensors do not count.",
         metavar="SIZE",

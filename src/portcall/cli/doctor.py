@@ -155,11 +155,14 @@ def offers(session: Session, name: str) -> bool:
 
 
 def examine_this_machine(json_to: str | None) -> None:
+    from portcall.rpc import find_sandbox
+
     versions = dict(installed())
     found, broken = find_compilers()
     devices = list(find_devices(portcall.device))
     absent = reasons(devices)
     nvrtc, no_nvrtc = ("", "") if "cuda" in absent else cuda_compiler()
+    sandbox = find_sandbox()
     threads: dict[str, object] = {
         "cpus": os.cpu_count(),
         "cpus_allowed": len(os.sched_getaffinity(0)),
@@ -188,6 +191,7 @@ def examine_this_machine(json_to: str | None) -> None:
             "devices": [device.to_dict() for device in devices],
             "missing_devices": absent,
             "nvrtc": nvrtc,
+            "sandbox": asdict(sandbox),
             "threads": threads,
             "suggestions": advice,
         }
@@ -203,6 +207,7 @@ def examine_this_machine(json_to: str | None) -> None:
         *((device.name, str(device)) for device in devices),
         *([("nvrtc", f"{nvrtc} (compiles modules with CUDA source)")] if nvrtc else []),
         *(("no " + kind, why) for kind, why in absent.items()),
+        ("sandbox", sandbox.report.removeprefix("sessions run in a sandbox of ")),
         *((name.replace("_", " "), str(value)) for name, value in threads.items()),
     ]
     print_facts(facts)

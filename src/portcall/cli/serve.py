@@ -117,6 +117,9 @@ def option(name: str, *names: str, more: str = "", **how: Any) -> Callable[[Any]
 @option("--lost-client-grace", callback=read_duration)
 @option("--memory-limit", callback=read_size, default=None)
 @option("--disk-limit", callback=read_size, default=None)
+@option("--cpu-limit", callback=read_duration, default=None)
+@option("--sandbox", type=click.Choice(["best", "require"]), default=None)
+@option("--sandbox-path", "sandbox_paths", multiple=True, type=click.Path(exists=True), default=())
 @option("--max-frame", callback=read_size)
 @option("--farm")
 @option("--place")
@@ -230,6 +233,9 @@ def make_options(given: dict[str, Any], joins: bool = False) -> ServerOptions:
         tls_key=given["tls_key"],
         tls_ca=given["tls_ca"],
         session_timeout=given["session_timeout"] or 0,
+        cpu_limit=given["cpu_limit"] or 0,
+        sandbox=given["sandbox"] or "",
+        sandbox_paths=given["sandbox_paths"],
         log=log,
     )
 

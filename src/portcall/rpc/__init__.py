@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from portcall.rpc.client._trace import follow_opentelemetry as follow_opentelemetry
     from portcall.rpc.client._trace import trace as trace
     from portcall.rpc.client._upload_all import upload_all as upload_all
+    from portcall.rpc.server._sandbox import Sandbox as Sandbox
+    from portcall.rpc.server._sandbox import find_sandbox as find_sandbox
     from portcall.rpc.server._server import Server as Server
     from portcall.rpc.server._server import ServerOptions as ServerOptions
     from portcall.rpc.server._server import serve as serve
@@ -46,6 +48,7 @@ _HOMES = {
     "connect_async": "portcall.rpc.client._connect",
     "connect_over": "portcall.rpc._transport",
     "ConnectOptions": "portcall.rpc.client._connect",
+    "find_sandbox": "portcall.rpc.server._sandbox",
     "follow_opentelemetry": "portcall.rpc.client._trace",
     "LocalSession": "portcall.rpc._local",
     "ParallelSession": "portcall.rpc.client._parallel",
@@ -55,6 +58,7 @@ _HOMES = {
     "RemoteObject": "portcall.rpc.client._remote",
     "RemoteTensor": "portcall.rpc.client._remote",
     "Recorder": "portcall.rpc.client._trace",
+    "Sandbox": "portcall.rpc.server._sandbox",
     "serve": "portcall.rpc.server._server",
     "serve_over": "portcall.rpc._transport",
     "Server": "portcall.rpc.server._server",

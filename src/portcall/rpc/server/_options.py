@@ -27,6 +27,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "handshake_timeout": (0.001, MOST_SECONDS),
     "max_handshakes": (1, 1_000_000),
     "lost_client_grace": (0.0, MOST_SECONDS),
+    "cpu_limit": (0.0, MOST_SECONDS),
     "memory_limit": (0, _MOST_BYTES),
     "disk_limit": (0, _MOST_BYTES),
     "max_frame": (1, _MOST_BYTES),
@@ -62,6 +63,10 @@ class ServerOptions:
         lost_client_grace: how long a session may go on with its work after its client has gone.
         memory_limit: private memory (RLIMIT_DATA) of each process of a session; shared memory is not counted.
         disk_limit: bytes of files in a session's directory.
+        cpu_limit: processor time of each process of a session.
+        sandbox: "best" or "require": keep sessions to their own directory, with what this kernel has for that, or with
+            all of it (docs/security.md); empty for not.
+        sandbox_paths: what sessions in a sandbox may read, too, and devices that they may use.
         max_frame: length of a message; the contents of tensors are not counted.
         work_dir: where the sessions' directories are made; the system's place for such when empty.
         audit: a file to which each call adds a line of JSON.
@@ -91,6 +96,9 @@ class ServerOptions:
     lost_client_grace: float = LOST_CLIENT_GRACE
     memory_limit: int = 0
     disk_limit: int = 0
+    cpu_limit: float = 0
+    sandbox: str = ""
+    sandbox_paths: tuple[str, ...] = ()
     max_frame: int = MAX_FRAME
     work_dir: str = ""
     audit: str = ""
@@ -116,7 +124,13 @@ class ServerOptions:
             raise ValueError("mutual TLS needs a certificate of the server too: --tls-cert and --tls-key")
         if self.tls_key and not self.tls_certificate:
             raise ValueError("the TLS key has no certificate: --tls-cert")
-        for name in ("imports", "libraries"):
+        if self.sandbox not in ("", "best", "require"):
+            raise ValueError(f"invalid sandbox {self.sandbox!r} (must be best or require)")
+        if self.sandbox_paths and not self.sandbox:
+            raise ValueError("--sandbox-path is for sessions in a sandbox: it needs --sandbox")
+        if self.sandbox and self.allow_connect:
+            raise ValueError("--allow-connect lets sessions use the network, which --sandbox takes from them")
+        for name in ("imports", "libraries", "sandbox_paths"):
             object.__setattr__(self, name, tuple(map(_absolute, getattr(self, name))))
         for name in ("tls_certificate", "tls_key", "tls_ca", "work_dir", "audit"):
             object.__setattr__(self, name, getattr(self, name) and os.path.abspath(getattr(self, name)))
@@ -134,7 +148,7 @@ class ServerOptions:
     @property
     def may_connect(self) -> bool:
         """Whether sessions may go on to other servers."""
-        return self.allow_connect or (self.local and not self.authenticated)
+        return not self.sandbox and (self.allow_connect or (self.local and not self.authenticated))
 
     def check_exposure(self) -> None:
         """Refuse to listen beyond this machine without anything that keeps strangers out.

@@ -33,10 +33,9 @@ def session_of_program(binary: bytes | str) -> Module:
     if isinstance(binary, str):
         path = os.path.abspath(binary)
     elif isinstance(binary, bytes):
-        handle, path = tempfile.mkstemp(prefix="program-", dir=os.getcwd())
-        with open(handle, "wb") as file:
+        path = os.path.join(tempfile.mkdtemp(prefix="program-", dir=os.getcwd()), "program")
+        with open(path, "wb", opener=lambda path, flags: os.open(path, flags, 0o700)) as file:
             file.write(binary)
-            os.fchmod(file.fileno(), 0o700)
     else:
         raise ArgumentError(
             f"rpc.PopenSession takes a program's bytes or its path, not {type(binary).__name__}",

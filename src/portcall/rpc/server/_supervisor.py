@@ -50,6 +50,7 @@ from portcall.rpc.server._messages import (
 )
 from portcall.rpc.server._options import ServerOptions
 from portcall.rpc.server._pump import tls_context
+from portcall.rpc.server._sandbox import Sandbox, find_sandbox
 from portcall.rpc.server._silence import SilenceWatch
 from portcall.rpc.server._worker import protect_memory
 from portcall.rpc.server._zygote_process import ZygoteProcess
@@ -84,6 +85,7 @@ class Supervisor:
         self._start_error: StartError | None = None
         self._announced = False
         self._gate: Gate | None = None
+        self._sandbox: Sandbox | None = None
 
     def run(self) -> int:
         """Serve until SIGTERM, SIGINT or SIGHUP; return which of them it was, 0 where standard input ended.
@@ -95,6 +97,8 @@ class Supervisor:
         options = self._options
         if options.token or options.tls_certificate or options.gate >= 0:
             protect_memory()
+        if self._options.sandbox:
+            self._sandbox = find_sandbox(self._options.sandbox)
         if self._options.tls_certificate:
             tls_context(self._options)  # a missing file is reported now, not to the first client
         if options.audit:
@@ -151,6 +155,8 @@ class Supervisor:
         if 0 < len(self._options.token) < SHORT_TOKEN:
             text = f"the token has {len(self._options.token)} characters, and may be guessed; openssl rand -hex 32"
             self._log.write("weak-token", f"{text} makes a better one")
+        if self._sandbox is not None:
+            self._log.write("sandbox", self._sandbox.report, open=",".join(self._sandbox.open))
         text = f"ready for clients with the key {self._options.key!r}"  # the first line of stdout has the address
         self._log.write("listening", text, address=str(self._address))
         self._on_ready(self._address)

@@ -18,6 +18,7 @@ import io
 import os
 import re
 import signal
+import site
 import socket
 import sys
 import traceback
@@ -124,10 +125,13 @@ def run_session(start: StartWorker, options: ServerOptions, load: Callable[[], O
         client = keep_ledger(client, options.audit, start.number, start.user, protect_memory)
     isolate_process(start)
     features = frozenset(filter(None, start.features.split(",")))
+    contents = os.path.join(os.path.dirname(start.directory), "contents", start.credential)
+    if options.sandbox:
+        enter_sandbox(start.directory, contents, options)
     offer = load()
     timer.enter(start.progress)
-    session_library()["limit_resources"](options.memory_limit, options.disk_limit)
-    offer.files.enter(os.getcwd(), os.path.join(os.path.dirname(start.directory), "contents", start.credential))
+    session_library()["limit_resources"](options.memory_limit, options.disk_limit, options.cpu_limit)
+    offer.files.enter(os.getcwd(), contents)
     allow_interrupts()
     pipes = [*start.stdout, *start.stderr] if features else []  # a client that may read an account of its end
     failed = session_library()["serve"](
@@ -159,6 +163,15 @@ def isolate_process(start: StartWorker) -> None:
     os.environ["TMPDIR"] = temporary = os.path.join(start.directory, "tmp")
     if "tempfile" in sys.modules:  # it may have looked for a folder before
         sys.modules["tempfile"].tempdir = temporary  # type: ignore[attr-defined]
+
+
+def enter_sandbox(directory: str, contents: str, options: ServerOptions) -> None:
+    """Have the kernel confine this process, which goes on as a child of the one that called."""
+    os.environ["HOME"] = os.path.join(directory, "files")
+    folders = {sys.prefix, sys.base_prefix, *site.getsitepackages(), site.getusersitepackages()}
+    files = [name for name in (*options.imports, *options.libraries) if not is_python_function(name)]
+    paths = [*sorted(folders), str(Path(__file__).parents[2]), *files, *options.sandbox_paths]
+    session_library()["enter_sandbox"](directory, contents, paths)
 
 
 def die_with_parent(parent: int) -> None:
@@ -254,5 +267,7 @@ def read_arguments(accepted: Accepted) -> tuple[Message, ServerOptions]:
 def main() -> None:
     """Serve a session in a fresh process: the way where forking is not safe."""
     start, options = read_arguments(WORKER_ARGUMENTS)
+    if options.sandbox:
+        session_library()["prepare_sandbox"]()
     assert isinstance(start, StartWorker)
     exit_with(lambda: run_session(start, options, lambda: load_user_code(options)))

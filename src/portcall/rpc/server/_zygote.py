@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from portcall._module import session_library
 from portcall.rpc.server._directories import delete_tree
 from portcall.rpc.server._link import Link
 from portcall.rpc.server._messages import (
@@ -85,6 +86,8 @@ class Zygote:
         Raises:
             Exception: whatever the user's code raises.
         """
+        if self._options.sandbox:
+            session_library()["prepare_sandbox"]()
         self._offer = load_user_code(self._options)
         self._reason = "of --no-fork" if self._options.no_fork else threads_in_the_way()
         if not self._reason:

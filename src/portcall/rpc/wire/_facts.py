@@ -263,6 +263,7 @@ Event = Literal[
     "lines_dropped",
     "insecure",
     "weak-token",
+    "sandbox",
     "spawning",
     "overload",
     "restart",

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which calls of the system a session in a sandbox may not make: a filter for the kernel (seccomp). A denied call is
+// EPERM, one that is newer than this file ENOSYS.
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <initializer_list>
+#include <vector>
+
+#include "session/sandbox.h"
+
+namespace portcall::session {
+
+#if defined(__x86_64__) || defined(__aarch64__)
+namespace {
+
+#ifdef __x86_64__
+constexpr uint32_t kMachine = AUDIT_ARCH_X86_64;
+#else
+constexpr uint32_t kMachine = AUDIT_ARCH_AARCH64;
+#endif
+
+constexpr uint32_t kNewest = 470;  // the first number that Linux 6.18 does not have; those of x32 are above, too
+constexpr uint32_t kNewNamespaces = 0x7E020000;
+constexpr uint32_t kClone3 = 435, kFchmodat2 = 452;  // the C library falls back to older calls
+
+// clang-format off
+// Numbers from 424 on are those of every processor.
+// Other processes.
+constexpr uint32_t kProcesses[] = {SYS_ptrace, SYS_process_vm_readv, SYS_process_vm_writev, SYS_kcmp,
+    SYS_rt_sigqueueinfo, SYS_rt_tgsigqueueinfo, SYS_migrate_pages, SYS_move_pages, 424 /* pidfd_send_signal */,
+    438 /* pidfd_getfd */, 440 /* process_madvise */, 448 /* process_mrelease */};
+// The network; socketpair is below.
+constexpr uint32_t kSockets[] = {SYS_socket, SYS_connect, SYS_bind, SYS_listen, SYS_accept, SYS_accept4};
+// Mounts, namespaces, and files by other ways than their paths.
+constexpr uint32_t kMounts[] = {SYS_mount, SYS_umount2, SYS_pivot_root, SYS_chroot, SYS_unshare, SYS_setns,
+    SYS_name_to_handle_at, SYS_open_by_handle_at, SYS_quotactl, 428 /* open_tree */, 429 /* move_mount */,
+    430 /* fsopen */, 431 /* fsconfig */, 432 /* fsmount */, 433 /* fspick */, 442 /* mount_setattr */,
+    443 /* quotactl_fd */, 457 /* statmount */, 458 /* listmount */, 467 /* open_tree_attr */};
+// Attributes of files, which Landlock leaves alone, and watching them.
+constexpr uint32_t kAttributes[] = {SYS_fchmod, SYS_fchmodat, SYS_fchown, SYS_fchownat, SYS_setxattr, SYS_lsetxattr,
+    SYS_fsetxattr, SYS_removexattr, SYS_lremovexattr, SYS_fremovexattr, 463 /* setxattrat */, 466 /* removexattrat */,
+    469 /* file_setattr */, SYS_inotify_init1, SYS_fanotify_init, SYS_fanotify_mark};
+// The kernel.
+constexpr uint32_t kKernel[] = {SYS_keyctl, SYS_add_key, SYS_request_key, SYS_bpf, SYS_userfaultfd,
+    SYS_perf_event_open, SYS_kexec_load, SYS_init_module, SYS_finit_module, SYS_delete_module, SYS_reboot, SYS_swapon,
+    SYS_swapoff, SYS_acct, SYS_syslog, SYS_settimeofday, SYS_clock_settime, SYS_adjtimex, SYS_clock_adjtime,
+    SYS_sethostname, SYS_setdomainname, SYS_vhangup, SYS_personality, SYS_lookup_dcookie, SYS_nfsservctl,
+    425 /* io_uring_setup */, 426 /* io_uring_enter */, 427 /* io_uring_register */, 460 /* lsm_set_self_attr */};
+#ifdef __x86_64__
+// Older calls.
+constexpr uint32_t kOlder[] = {SYS_chmod, SYS_chown, SYS_lchown, SYS_utime, SYS_utimes, SYS_futimesat,
+    SYS_inotify_init, SYS_modify_ldt, SYS_iopl, SYS_ioperm, 320 /* kexec_file_load */};
+#else
+constexpr uint32_t kOlder[] = {294 /* kexec_file_load */};
+#endif
+// clang-format on
+
+// Named processes, which only a session that is not alone could reach; 0 is the caller.
+constexpr uint32_t kOfProcess[] = {SYS_prlimit64, SYS_sched_setaffinity, SYS_sched_setscheduler, SYS_sched_setparam,
+                                   SYS_sched_setattr};
+
+class Filter {
+ public:
+  Filter() {
+    Load(offsetof(seccomp_data, arch));
+    Unless(kMachine, 1, 0);
+    Return(kUnknown);  // the calls of another processor, as by int 0x80
+    Load(offsetof(seccomp_data, nr));
+    Add(BPF_JMP | BPF_JGE | BPF_K, kNewest, 0, 1);
+    Return(kUnknown);
+  }
+
+  void Deny(uint32_t call, uint32_t answer = kNo) {
+    Unless(call, 0, 1);
+    Return(answer);
+  }
+  // Denies a call with an argument that is none of the values, or one of them. Both processors are little-endian: the low
+  // half of an argument comes first.
+  void AllowOnly(uint32_t call, int argument, std::initializer_list<uint32_t> values, uint32_t mask = ~0u,
+                 bool high = false) {
+    Begin(call, argument, values.size() + 4, high);
+    Add(BPF_ALU | BPF_AND | BPF_K, mask, 0, 0);
+    auto left = static_cast<uint8_t>(values.size());
+    for (uint32_t value : values) Unless(value, left--, 0);
+    Return(kNo);
+    Load(offsetof(seccomp_data, nr));
+  }
+  void AllowNull(uint32_t call, int argument) {
+    AllowOnly(call, argument, {0});
+    AllowOnly(call, argument, {0}, ~0u, true);
+  }
+  void DenyOnly(uint32_t call, int argument, std::initializer_list<uint32_t> values) {
+    Begin(call, argument, 2 * values.size() + 2, false);
+    for (uint32_t value : values) Deny(value);
+    Load(offsetof(seccomp_data, nr));
+  }
+
+  bool Install() {
+    Return(SECCOMP_RET_ALLOW);
+    const sock_fprog program{static_cast<unsigned short>(steps_.size()), steps_.data()};
+    return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0) == 0;
+  }
+
+  static constexpr uint32_t kNo = SECCOMP_RET_ERRNO | EPERM, kUnknown = SECCOMP_RET_ERRNO | ENOSYS;
+
+ private:
+  void Load(size_t offset) { Add(BPF_LD | BPF_W | BPF_ABS, static_cast<uint32_t>(offset), 0, 0); }
+  void Return(uint32_t what) { Add(BPF_RET | BPF_K, what, 0, 0); }
+  // Leaves out `same` steps where the value is this one, else `other`.
+  void Unless(uint32_t value, uint8_t same, uint8_t other) { Add(BPF_JMP | BPF_JEQ | BPF_K, value, same, other); }
+  void Add(int code, uint32_t value, uint8_t yes, uint8_t no) {
+    steps_.push_back({static_cast<uint16_t>(code), yes, no, value});
+  }
+  void Begin(uint32_t call, int argument, size_t steps, bool high) {
+    Unless(call, 0, static_cast<uint8_t>(steps));
+    Load(offsetof(seccomp_data, args) + 8 * static_cast<size_t>(argument) + (high ? 4 : 0));
+  }
+
+  std::vector<sock_filter> steps_;
+};
+
+}  // namespace
+
+bool CanFilterCalls() { return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, nullptr, 0, 0) != 0 && errno == EFAULT; }
+
+bool FilterCalls(bool alone, bool quiet) {
+  Filter filter;
+  for (uint32_t call : {kClone3, kFchmodat2}) filter.Deny(call, Filter::kUnknown);
+  const auto deny = [&](const auto& calls) {
+    for (uint32_t call : calls) filter.Deny(call);
+  };
+  deny(kProcesses);
+  deny(kSockets);
+  deny(kMounts);
+  deny(kAttributes);
+  deny(kKernel);
+  deny(kOlder);
+  // A datagram, which sendmsg sends, may name another socket.
+  filter.AllowOnly(SYS_socketpair, 1, {SOCK_STREAM, SOCK_SEQPACKET}, 0xF);
+  filter.AllowNull(SYS_sendto, 4);
+  filter.AllowNull(SYS_utimensat, 1);
+  filter.AllowOnly(SYS_clone, 0, {0}, kNewNamespaces);
+  // What a terminal reads; attributes of files; who gets the signals of a file.
+  filter.DenyOnly(SYS_ioctl, 1, {0x5412, 0x541C, 0x40086602, 0x401C5820, 0x8901, 0x8902});
+  filter.DenyOnly(SYS_fcntl, 1, {8, 15});
+  if (!alone && !quiet) {
+    const auto self = static_cast<uint32_t>(getpid());
+    for (uint32_t call : {SYS_kill, SYS_tgkill}) filter.AllowOnly(call, 0, {0, self});
+    filter.Deny(SYS_tkill);
+  }
+  if (!alone) {
+    for (uint32_t call : kOfProcess) filter.AllowOnly(call, 0, {0});
+    filter.AllowOnly(SYS_setpriority, 0, {0});
+    filter.AllowOnly(SYS_ioprio_set, 0, {1});
+    for (uint32_t call : {SYS_setpriority, SYS_ioprio_set}) filter.AllowOnly(call, 1, {0});
+  }
+  return filter.Install();
+}
+
+#else
+bool CanFilterCalls() { return false; }
+bool FilterCalls(bool, bool) { return false; }
+#endif
+
+}  // namespace portcall::session
