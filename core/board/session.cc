@@ -56,10 +56,10 @@ void SendReply(int client, std::string_view rest) {
 
 int Serve(SessionStart start, SessionOptions& options) {
   Isolate(start.directory, start.parent);
+  for (int stream : {STDOUT_FILENO, STDERR_FILENO}) dup2(start.log, stream);
   if (options.sandbox) options.sandbox->Enter(start.directory, start.contents, options.server.sandbox_paths);
   sigprocmask(SIG_SETMASK, &options.signals, nullptr);
   signal(SIGXFSZ, SIG_IGN);  // a file over the limit is an error of the write
-  for (int stream : {STDOUT_FILENO, STDERR_FILENO}) dup2(start.log, stream);
   setrlimit(RLIMIT_NOFILE, &options.files);
   LimitResources(options.server.memory_limit, options.server.disk_limit, options.server.cpu_limit);
   const auto limit = static_cast<uint64_t>(options.server.disk_limit);
