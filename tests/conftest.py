@@ -47,9 +47,9 @@ settings.register_profile("explore", deadline=None)
 settings.load_profile("same")
 
 NATIVE = Path(__file__).parent / "native"
-# Files whose tests need Redis, OpenCL or Chromium.
+# Files whose tests need Redis, OpenCL or Chromium, or the wheel, which compiles everything once more.
 NEED_MORE = {"test_browser.py", "test_forwarding.py", "test_opencl.py", "test_redis.py", "test_redis_faults.py",
-             "test_deploy.py", "test_ssh.py"}  # fmt: skip
+             "test_deploy.py", "test_ssh.py", "test_wheel.py"}  # fmt: skip
 FAILED = pytest.StashKey[bool]()
 ORDER = pytest.StashKey[TextIO]()
 
