@@ -16,6 +16,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from portcall.extras import EXTRAS
+
 try:
     import tomllib
 except ModuleNotFoundError:  # Python 3.10
@@ -44,9 +46,8 @@ def bill(project: dict[str, Any], files: dict[str, str], epoch: int) -> dict[str
     name, version = project["name"], project["version"]
     own = f"pkg:pypi/{name}@{version}"
     required, optional = project["dependencies"], project["optional-dependencies"]
-    users = ("dtypes", "farm", "mcp", "zig", "zstd", "compile")  # the other extras are for development
     needs = [_requirement(text, "required") for text in required]
-    needs += [_requirement(text, "optional") for extra in users for text in optional[extra]]
+    needs += [_requirement(text, "optional") for extra in EXTRAS for text in optional[extra]]
     needs = list({need["bom-ref"]: need for need in reversed(needs)}.values())[::-1]
     contents = [
         {"type": "file", "bom-ref": f"file:{file}", "name": file, "hashes": [{"alg": "SHA-256", "content": sum_}]}

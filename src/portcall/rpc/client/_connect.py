@@ -253,11 +253,7 @@ class Opening:
         except BaseException:
             sock.close()
             raise
-        options = reply.options
-        credential = SessionCredential(options["session"], options.get("secret", "")) if "session" in options else None
-        ask: Callable[[], errors.RPCError | None] | None = None
-        if credential:
-            ask = EndReasonQuery(address, self.name, tls, credential, self.heartbeat)
+        ask: Callable[[], errors.RPCError | None] | None = _end_query(reply, address, self.name, tls, self.heartbeat)
         descriptor, pump = as_descriptor(sock)
         # A server behind a proxy speaks before it knows its client, and says all that it has.
         common = reply.features & features if reply.is_portcall else frozenset()
@@ -385,9 +381,19 @@ def connect_raw(
     except BaseException:
         sock.close()
         raise
+    return as_descriptor(sock)[0], _end_query(reply, address, how.name, tls)
+
+
+def _end_query(
+    reply: _handshake.Hello, address: Address, name: str, tls: TLSOptions | None, heartbeat: float = 0
+) -> EndReasonQuery | None:
+    """Return what asks how a session ended; None where its server does not tell."""
     options = reply.options
-    credential = SessionCredential(options["session"], options.get("secret", "")) if "session" in options else None
-    return as_descriptor(sock)[0], EndReasonQuery(address, how.name, tls, credential) if credential else None
+    if "session" not in options:
+        return None
+    return EndReasonQuery(
+        address, name, tls, SessionCredential(options["session"], options.get("secret", "")), heartbeat
+    )
 
 
 # ---- The handshake -----------------------------------------------------------------------------------------------

@@ -30,7 +30,6 @@ from collections.abc import Callable, Iterable, Sequence
 from portcall._folders import abandoned_folders, make_locked_folder
 from portcall.errors import StartError
 from portcall.rpc.server._admission import Admission
-from portcall.rpc.server._audit import open_audit
 from portcall.rpc.server._cleanup import Cleanup
 from portcall.rpc.server._connections import HANDSHAKE, Connection, Connections, State
 from portcall.rpc.server._ended_sessions import EndedSessions
@@ -102,6 +101,8 @@ class Supervisor:
         if self._options.tls_certificate:
             tls_context(self._options)  # a missing file is reported now, not to the first client
         if options.audit:
+            from portcall.rpc.server._audit import open_audit  # few servers have one
+
             os.close(open_audit(options.audit))  # as is one that cannot be written
         self._listener, self._address = listen(self._options)
         self._base, self._lock = make_locked_folder(FOLDER_PREFIX, self._options.work_dir)
