@@ -10,12 +10,14 @@ import types
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import portcall
 from farm.boards import board, client
 from farm.running import running_farm
 from portcall import toolchain
+from portcall.rpc import Session
 
 ROOT = Path(__file__).parents[2]
 
@@ -28,6 +30,11 @@ class Builders(concurrent.futures.ThreadPoolExecutor):
 
     def get_executor(self) -> Builders:
         return self
+
+
+def arguments(session: Session) -> list[Any]:
+    """Return what the demo's matmul is timed with: a, b and c of 16 x 16 float32."""
+    return [portcall.tensor(np.ones((16, 16), "float32"), device=session.cpu()) for _ in range(3)]
 
 
 def test_farm_page_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
@@ -43,11 +50,16 @@ def test_farm_page_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ca
         names: dict[str, Any] = {
             "portcall": portcall, "distributed": types.SimpleNamespace(Client=Builders), "candidates": [3, 1],
             "farm": lab, "build": lambda candidate: candidate * 10,
+            "libraries": [Path("kernels.so"), Path("kernels.so")], "arguments": arguments,
         }  # fmt: skip
         names["work"] = names["measure"] = lambda session, candidate: session["testing.echo"](candidate)
         blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "farm.md").read_text(), re.DOTALL)
         for block in blocks:
-            exec(compile(block, "farm.md", "exec"), dict(names) if block != blocks[-1] else names)
-    assert len(blocks) == 3
+            if block == blocks[-1]:  # the executor of the blocks before
+                names["boards"] = stack.enter_context(portcall.farm.Executor(lab, "rasp4", boards=2))
+            exec(compile(block, "farm.md", "exec"), names if block in blocks[2:] else dict(names))
+    assert len(blocks) == 4
     assert capsys.readouterr().out.split() == ["3", "1"]
     assert names["seconds"] == [30, 10]
+    assert names["best"] == [1, 0]
+    assert sorted(each.number for each in names["ranked"]) == [0, 1]
