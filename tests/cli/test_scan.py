@@ -4,10 +4,15 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import importlib
 import json
+import os
+import socket
+import struct
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,12 +22,22 @@ import pytest
 from click.testing import Result
 from zeroconf import IPVersion, Zeroconf
 
-from portcall.cli._announce import KINDS, MOST_TEXT, read, shown
+from portcall.cli._announce import KINDS, MOST_FOUND, MOST_TEXT, read, shown
 from portcall.cli._store import Remote, write_remotes
 
 Invoke = Callable[..., Result]
 HERE = "127.0.0.1"
 TOKEN = "t0ken-of-a-server-that-is-found-by-others"
+
+
+@pytest.fixture(autouse=True)
+def alone_in_the_network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """All workers have one loopback interface, where each test would find what another announces."""
+    base = tmp_path_factory.getbasetemp()
+    folder = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    with open(folder / "network", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 @contextlib.contextmanager
@@ -103,13 +118,81 @@ def test_scan_is_not_steered_by_what_strangers_announce(invoke: Invoke, monkeypa
     for one in found:
         assert all(len(text) <= MOST_TEXT and text.isprintable() for text in (one.name, one.key, one.portcall))
         assert one.token is False
-    monkeypatch.setattr(importlib.import_module("portcall.cli.remote"), "scan", lambda *_: found)
+    monkeypatch.setattr(importlib.import_module("portcall.cli.remote"), "scan", lambda *_: (found, 7))
     text = invoke("remote", "scan").stdout
     assert all(c.isprintable() or c == "\n" for c in text)
     assert "secret" not in text
     assert [each["saved_as"] for each in json.loads(invoke("remote", "scan", "--json").stdout)["found"]] == [[], [], []]
+    assert "7 more" in text
+    info.parsed_scoped_addresses = lambda: ["0.0.0.0", "224.0.0.1", "::"]
+    assert read(kind, f"rasp.{kind}", info) is None
     info.parsed_scoped_addresses = list
     assert read(kind, f"rasp.{kind}", info) is None
+
+
+def labels(*parts: bytes) -> bytes:
+    return b"".join(bytes([len(part)]) + part for part in parts) + b"\0"
+
+
+def packet(name: bytes, key: bytes, with_address: bool) -> bytes:
+    """An announcement in DNS's own form, of a name that need not be allowed."""
+    kind, host = (b"_portcall", b"_tcp", b"local"), (b"h" + name[:20], b"local")
+    entry = f"{len(key) + 4:c}key=".encode("latin-1") + key
+    records = [(labels(*kind), 12, labels(name, *kind))]
+    if with_address:
+        records += [
+            (labels(name, *kind), 33, bytes(4) + (9090).to_bytes(2, "big") + labels(*host)),
+            (labels(name, *kind), 16, entry),
+            (labels(*host), 1, socket.inet_aton(HERE)),
+        ]
+    body = b"".join(owner + struct.pack(">HHIH", code, 1, 120, len(data)) + data for owner, code, data in records)
+    return struct.pack(">6H", 0, 0x8400, 0, len(records), 0, 0) + body
+
+
+@contextlib.contextmanager
+def flooding(packets: list[bytes]) -> Iterator[None]:
+    """Send them again and again on the loopback interface, in a thread."""
+    over = threading.Event()
+
+    def send() -> None:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(HERE))
+            while not over.is_set():
+                for each in packets:
+                    sock.sendto(each, ("224.0.0.251", 5353))
+                    over.wait(0.001)  # a network drops what comes at once
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_scan_of_a_network_of_strangers_shows_some_in_plain_text(invoke: Invoke) -> None:
+    names = [
+        b"--rpc=evil",
+        b"\x1b[2J",
+        b"\xe2\x80\xaerasp",
+        b"[red]x[/red]",
+        b"\xff",
+        *(b"f%d" % i for i in range(400)),
+    ]
+    with flooding([packet(name, b"[bold]\x1b]0;x\x07\xe2\x80\xae", True) for name in names] + [b"\xff" * 90]):
+        found = scanned(invoke, lambda found: len(found) == MOST_FOUND)
+        text = invoke("remote", "scan", "--for", "1s", "--interface", HERE).stdout
+    assert all(each[fact].isprintable() for each in found for fact in ("name", "key", "address"))
+    assert all(c.isprintable() or c == "\n" for c in text)
+    assert "[bold]" in text
+
+
+def test_scan_does_not_wait_for_each_name_that_says_nothing(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "portcall", "remote", "scan", "--for", "1s", "--interface", HERE, "--json"]
+    with flooding([packet(b"x%d" % i, b"", False) for i in range(300)]):
+        done = subprocess.run(words, capture_output=True, check=True, timeout=20)  # one by one they would take 25 s
+    assert json.loads(done.stdout)["found"] == []
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,14 @@ A program, too: the announcement is withdrawn when its standard input ends.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import ipaddress
 import json
 import os
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -28,6 +29,7 @@ KINDS = {"server": "_portcall._tcp.local.", "farm": "_portcall-farm._tcp.local."
 EXTRA = "scan"
 MOST_TEXT = 63  # characters of what others say, as many as a name has bytes
 MOST_FOUND = 256
+MOST_NAMES = 4096  # that are looked at: most of those of a flood have no address
 LEAVING = 3.0  # seconds to withdraw an announcement
 ALL = ("", "0.0.0.0", "::")
 
@@ -131,46 +133,54 @@ def announce(what: Announcement) -> None:
         network.close()  # says that it is gone
 
 
-def scan(seconds: float, interface: str = "") -> list[Found]:
-    """Ask the network who announces servers and farms, and wait for answers.
+def scan(seconds: float, interface: str = "") -> tuple[list[Found], int]:
+    """Ask the network who announces servers and farms, and wait for answers; also return how many were left out.
+
+    However many there are, it takes the time that was given.
 
     Raises:
         ModuleNotFoundError: python-zeroconf is missing.
         OSError: there is no such interface.
     """
     check_installed()
-    from zeroconf import ServiceBrowser, ServiceStateChange, Zeroconf
+    found = asyncio.run(_scan(seconds, interface))
+    shown_ones = sorted(found[:MOST_FOUND], key=lambda one: (one.kind, one.name, one.address))
+    return shown_ones, len(found) - len(shown_ones)
 
-    until = time.monotonic() + seconds
+
+async def _scan(seconds: float, interface: str) -> list[Found]:
+    from zeroconf import ServiceStateChange, Zeroconf
+    from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZeroconf
+
     names: dict[tuple[str, str], None] = {}
 
     def note(zeroconf: Zeroconf, service_type: str, name: str, state_change: ServiceStateChange) -> None:
         if state_change is ServiceStateChange.Removed:
             names.pop((service_type, name), None)
-        elif len(names) < MOST_FOUND:
+        elif len(names) < MOST_NAMES:
             names[service_type, name] = None
 
-    network = Zeroconf(**_interfaces(interface))
+    network = AsyncZeroconf(**_interfaces(interface))
     try:
-        browser = ServiceBrowser(network, list(KINDS.values()), handlers=[note])
-        time.sleep(max(0.0, seconds * 0.75))
-        found = []
-        for service_type, name in list(names):
-            left = max(100, int(1000 * (until - time.monotonic())))
+        browser = AsyncServiceBrowser(network.zeroconf, list(KINDS.values()), handlers=[note])
+        await asyncio.sleep(seconds * 0.75)
+        await browser.async_cancel()
+        infos = []
+        for service_type, name in names:
             with contextlib.suppress(Exception):  # whatever somebody may announce
-                info = network.get_service_info(service_type, name, timeout=left)
-                if info is not None and (one := read(service_type, name, info)) is not None:
-                    found.append(one)
-        browser.cancel()
+                infos.append((service_type, name, AsyncServiceInfo(service_type, name)))
+        silent = [info for *_, info in infos if not info.load_from_cache(network.zeroconf)][:MOST_FOUND]
+        asked = (info.async_request(network.zeroconf, seconds * 250) for info in silent)
+        await asyncio.gather(*asked, return_exceptions=True)
+        return [one for each in infos if (one := read(*each)) is not None]
     finally:
-        network.close()
-    return sorted(found, key=lambda one: (one.kind, one.name, one.address))
+        await network.async_close()
 
 
 def read(service_type: str, name: str, info: Any) -> Found | None:
     """Return what was announced, in texts that can be printed; None where there is no address in it."""
     kind = next(kind for kind, each in KINDS.items() if each == service_type)
-    addresses = tuple(info.parsed_scoped_addresses())
+    addresses = tuple(each for each in info.parsed_scoped_addresses() if _is_of_a_machine(each))
     if not addresses or not 0 < (info.port or 0) < 1 << 16:
         return None
     facts = {bytes(key): bytes(value or b"") for key, value in info.properties.items()}
@@ -185,6 +195,11 @@ def read(service_type: str, name: str, info: Any) -> Found | None:
         facts.get(b"tls") == b"1",
         shown(facts.get(b"portcall", b"").decode(errors="replace")),
     )
+
+
+def _is_of_a_machine(address: str) -> bool:
+    number = ipaddress.ip_address(address)
+    return not (number.is_multicast or number.is_unspecified)
 
 
 def shown(text: str) -> str:

@@ -131,10 +131,11 @@ def scan_all(json_to: str | None, seconds: float, interface: str) -> None:
 
     Anyone there can announce anything, so this is no proof of who it is: only the token is.
     """
-    found, remotes = scan(seconds, interface), read_remotes()
+    (found, left_out), remotes = scan(seconds, interface), read_remotes()
     saved = {one: [name for name, remote in remotes.items() if remote.address == one.address] for one in found}
     if json_to is not None:
-        print_json({"found": [{**asdict(one), "saved_as": saved[one]} for one in found]}, json_to)
+        print_json({"found": [{**asdict(one), "saved_as": saved[one]} for one in found], "left_out": left_out},
+                   json_to)  # fmt: skip
     elif not found:
         print_line("nobody announces a server or a farm here: portcall serve --host 0.0.0.0 --announce")
     else:
@@ -145,6 +146,8 @@ def scan_all(json_to: str | None, seconds: float, interface: str) -> None:
             for one in found
         ]  # fmt: skip
         console().print(table(columns, rows))
+        if left_out:
+            print_line(f"{left_out:,} more are not shown; somebody may announce what is not there", "more", "yellow")
 
 
 def find(name: str) -> Remote:
