@@ -17,7 +17,22 @@ import pytest
 from portcall import errors, rpc
 from portcall.rpc.server._audit import Book, Heads, Ledger
 from rpc.conftest import CLIENT_FUNCTIONS
-from rpc.raw_client import CALL, GET_FUNCTION, RETURN, RawClient, frame, integer, pointer, sequence, tensor, text
+from rpc.raw_client import (
+    CALL,
+    EXCEPTION,
+    FREE,
+    GET_FUNCTION,
+    NESTED,
+    POSTED,
+    RETURN,
+    RawClient,
+    frame,
+    integer,
+    pointer,
+    sequence,
+    tensor,
+    text,
+)
 from rpc.serving import serving, wait_until
 
 PYTHON: Any = {"program": "python", "functions": CLIENT_FUNCTIONS}  # portcall-server has no such option
@@ -130,6 +145,108 @@ def test_audit_names_cannot_make_lines_of_their_own(tmp_path: Path) -> None:
     (line,) = path.read_bytes().splitlines()
     assert b"\x1b" not in line
     assert json.loads(line)["function"] == name[:200]
+
+
+CALLBACK, CHOSEN = 66, 1 << 63
+
+
+def u64(*numbers: int) -> bytes:
+    return b"".join(number.to_bytes(8, "little") for number in numbers)
+
+
+class Conversation:
+    """What a client and its session say, to a ledger."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._book = path, Book(str(path))
+        self._ledger = Ledger(self._book, {})
+
+    def asks(self, code: int, body: bytes) -> None:
+        self._ledger.requests(memoryview(frame(code, body)))
+
+    def answers(self, code: int, body: bytes) -> None:
+        self._ledger.answers(memoryview(frame(code, body)))
+
+    def looks_up(self, name: str, handle: int) -> None:
+        self.asks(GET_FUNCTION, sequence(text(name)))
+        self.answers(RETURN, sequence(pointer(handle)))
+
+    def calls(self, handle: int, code: int = RETURN, answer: bytes = sequence(integer(1), integer(2))) -> None:
+        self.asks(CALL, u64(handle) + sequence(integer(1)))
+        self.answers(code, answer)
+
+    def lines(self) -> list[dict[str, Any]]:
+        self._ledger.finish()
+        self._book.close()
+        return [json.loads(line) for line in self._path.read_text().splitlines()]
+
+
+def test_audit_names_a_function_that_was_looked_up_twice_and_freed_once(tmp_path: Path) -> None:
+    path = tmp_path / "calls"
+    with serving("--audit", path, **PYTHON) as server, RawClient(server.address) as client:
+        client.open()
+        handles = [client.function("demo.scale") for _ in range(2)]
+        assert handles[0] == handles[1]
+        client.ask(frame(FREE, sequence(pointer(handles[0]))))
+        assert client.ask(frame(CALL, u64(handles[0]) + sequence(integer(2), integer(3))))[0] == RETURN
+        assert lines_of(path, 1)[0]["function"] == "demo.scale"
+
+
+@pytest.mark.parametrize(
+    "free", [sequence(pointer(7), pointer(8)), sequence(integer(7)), sequence(pointer(7)) + b"x", b""]
+)
+def test_audit_forgets_no_name_for_a_free_that_is_refused(tmp_path: Path, free: bytes) -> None:
+    talk = Conversation(tmp_path / "calls")
+    talk.looks_up("f", 7)
+    talk.asks(FREE + POSTED, u64(0) + free)
+    talk.calls(7)
+    assert [line["function"] for line in talk.lines()] == ["f"]
+
+
+def test_audit_handle_that_a_client_fills_again_has_both_names(tmp_path: Path) -> None:
+    talk = Conversation(tmp_path / "calls")
+    talk.looks_up("f", 7)
+    talk.asks(GET_FUNCTION + POSTED, u64(CHOSEN) + sequence(text("f")))
+    talk.asks(CALL + POSTED, u64(7, 7) + sequence())  # the session refuses both: these handles are taken
+    talk.asks(GET_FUNCTION + POSTED, u64(CHOSEN) + sequence(text("harmless")))
+    talk.calls(7)
+    talk.calls(CHOSEN)
+    talk.asks(FREE + POSTED, u64(0) + sequence(pointer(CHOSEN)))
+    talk.asks(GET_FUNCTION + POSTED, u64(CHOSEN) + sequence(text("g")))
+    talk.calls(CHOSEN)
+    assert [line["function"] for line in talk.lines()] == ["f", "f", "f or harmless", "g"]
+
+
+def test_audit_keeps_a_name_as_long_as_a_callback_may_use_it(tmp_path: Path) -> None:
+    talk = Conversation(tmp_path / "calls")
+    talk.looks_up("f", 7)
+    talk.answers(CALLBACK + NESTED, u64(1, 0, 3) + sequence())
+    talk.asks(FREE + POSTED, u64(0) + sequence(pointer(7)))
+    talk.calls(7)
+    talk.asks(RETURN + NESTED, u64(1) + sequence(integer(1)))
+    talk.calls(7)
+    assert [line["function"] for line in talk.lines()] == ["f", "a function without a name"]
+
+
+@pytest.mark.parametrize(
+    ("code", "answer", "error"),
+    [
+        (EXCEPTION, sequence(text("")), "an error without a class"),
+        (EXCEPTION, sequence(text(": words")), "an error without a class"),
+        (EXCEPTION, b"", "an error without a class"),
+        (EXCEPTION, sequence(text("KeyError: words")), "KeyError"),
+        (RETURN, b"\1", None),
+        (RETURN, sequence(integer(68)), None),
+    ],
+)
+def test_audit_has_a_line_whatever_the_session_answers(
+    tmp_path: Path, code: int, answer: bytes, error: str | None
+) -> None:
+    talk = Conversation(tmp_path / "calls")
+    talk.looks_up("f", 7)
+    talk.calls(7, code, answer)
+    (line,) = talk.lines()
+    assert (line["function"], line["ending"], line.get("error")) == ("f", "error" if error else "ok", error)
 
 
 def test_heads_of_any_split_are_the_same() -> None:

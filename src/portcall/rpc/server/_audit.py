@@ -30,16 +30,26 @@ from dataclasses import dataclass
 from typing import Any
 
 from portcall.rpc.wire._endings import tensor_words
-from portcall.rpc.wire._facts import BY_VALUE, CLIENT_FUNCTION, NAMELESS, NESTED, POSTED, TYPE_WORDS, Code
+from portcall.rpc.wire._facts import (
+    BY_VALUE,
+    CLIENT_FUNCTION,
+    CLIENT_HANDLES,
+    NAMELESS,
+    NESTED,
+    POSTED,
+    TYPE_WORDS,
+    Code,
+)
 
 _PIECE = 1 << 18
 _MOST_HEAD = 1 << 16  # bytes of a message that are looked at
 _MOST_NAME = 200  # characters
-_OBJECT, _FUNCTION, _MODULE, _TEXT, _TENSOR = 115, 68, 73, 8, 7
+_OBJECT, _FUNCTION, _MODULE, _TEXT, _TENSOR, _POINTER = 115, 68, 73, 8, 7, 4
 _SIZES = {0: 0, 1: 8, 2: 8, 3: 8, 4: 8, 5: 8, 6: 8, _FUNCTION: 8, _MODULE: 8}  # bytes of values that have as many each
 _ANSWERS = (Code.RETURN, Code.EXCEPTION, Code.COPY_ACK)
 _UNANSWERED = (Code.SHUTDOWN, Code.NUMBER_CALL, NESTED + Code.CANCEL)
 _WRONG = (struct.error, ValueError, TypeError, IndexError, OverflowError, StopIteration)  # what bytes may be read as
+_ONE_POINTER = struct.pack("<ii", 1, _POINTER)
 _WITH_NAMES, _TRACE_BEGIN, _TRACE_END = (
     f"portcall.rpc.{name}" for name in ("call_with_names", "trace_begin", "trace_end")
 )
@@ -175,7 +185,7 @@ class Ledger:
         self._lock = threading.Lock()
         self._asked, self._answered = Heads(), Heads()
         self._waiting: defaultdict[int, deque[_Request]] = defaultdict(deque)  # by the callback that they belong to
-        self._names: dict[int, str] = {}  # of functions, by handle
+        self._names = _Names()
         self._trace = ""  # that the next call belongs to
         self._last = 0.0  # when the last answer came: requests wait for those before them
 
@@ -203,7 +213,10 @@ class Ledger:
 
     def _request(self, head: bytes) -> None:
         code, at, callback, target = *struct.unpack_from("<i", head), 4, 0, 0
-        if code in _UNANSWERED or code in (NESTED + Code.RETURN, NESTED + Code.EXCEPTION):
+        if code in (NESTED + Code.RETURN, NESTED + Code.EXCEPTION):
+            self._names.callback_ends(*struct.unpack_from("<Q", head, at))
+            return
+        if code in _UNANSWERED:
             return
         if code & NESTED:
             (callback,), at = struct.unpack_from("<Q", head, at), at + 8
@@ -216,15 +229,16 @@ class Ledger:
             (function,) = struct.unpack_from("<Q", head, at)
             self._call(request, function, list(values(head, at + 8)))
             if posted:
-                self._names[target] = request.gives
                 self._end(request, "posted")
         elif request.code == Code.GET_GLOBAL_FUNC:
             request.gives = str(next(values(head, at)).value)
-        elif request.code == Code.FREE_HANDLE:
-            self._names.pop(int(next(values(head, at)).value), None)
+        elif request.code == Code.FREE_HANDLE and head[at : at + 8] == _ONE_POINTER and len(head) == at + 16:
+            self._names.free(*struct.unpack_from("<Q", head, at + 8))  # others are refused
+        if posted and request.gives and target >= CLIENT_HANDLES:
+            self._names.give(target, request.gives)
 
     def _call(self, request: _Request, function: int, arguments: list[Value]) -> None:
-        name = self._names.get(function, NAMELESS)
+        name = self._names.of(function)
         if name == "tvm.rpc.server.ModuleGetFunction" and len(arguments) > 1:
             request.gives = str(arguments[1].value)
         if name == _TRACE_BEGIN:
@@ -232,7 +246,7 @@ class Ledger:
         if name in (_TRACE_BEGIN, _TRACE_END):
             return
         if name == _WITH_NAMES and len(arguments) > 1:
-            name, arguments = self._names.get(int(arguments[0].value or 0), NAMELESS), arguments[2:]
+            name, arguments = self._names.of(int(arguments[0].value or 0)), arguments[2:]
         request.name, request.gives = name, request.gives or f"{name}()"
         now = time.time()
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now * 1000) % 1000:03}Z"
@@ -245,6 +259,8 @@ class Ledger:
         code, at, callback = *struct.unpack_from("<i", head), 4, 0
         if code & NESTED:
             (callback,), at = struct.unpack_from("<Q", head, at), at + 8
+        if code == NESTED + Code.CALLBACK:
+            self._names.callback_begins(callback)
         code &= ~NESTED
         requests = self._waiting.get(callback)
         if code not in _ANSWERS or not requests:
@@ -252,17 +268,18 @@ class Ledger:
         request = requests.popleft()
         if callback and not requests:
             del self._waiting[callback]
-        error = ""
-        if code == Code.EXCEPTION:
-            error = str(next(values(head, at)).value).partition(":")[0][:_MOST_NAME]
-        elif request.code in (Code.GET_GLOBAL_FUNC, Code.CALL_FUNC):
+        error = "an error without a class" if code == Code.EXCEPTION else ""
+        try:  # what runs in the session may write anything
             given = [value.value for value in values(head, at)]
-            if request.code == Code.GET_GLOBAL_FUNC:
-                self._names[int(given[0])] = request.gives
-            elif given[0] == _FUNCTION:
-                self._names[int(given[1])] = request.gives
-        self._end(request, "error" if error else "ok", error)
-        self._last = time.monotonic()
+            if code == Code.EXCEPTION:
+                error = str(given[0]).partition(":")[0][:_MOST_NAME] or error
+            elif request.code == Code.GET_GLOBAL_FUNC:
+                self._names.give(int(given[0]), request.gives)
+            elif request.code == Code.CALL_FUNC and given[0] == _FUNCTION:
+                self._names.give(int(given[1]), request.gives)
+        finally:
+            self._end(request, "error" if error else "ok", error)
+            self._last = time.monotonic()
 
     def _end(self, request: _Request, ending: str, error: str = "") -> None:
         if request.line is None:
@@ -270,6 +287,53 @@ class Ledger:
         seconds = 0.0 if ending == "posted" else time.monotonic() - max(request.begin, self._last)
         facts = {"duration_s": round(seconds, 6)} if ending != "posted" else {}
         self._book.write({**request.line, **facts, "ending": ending, **({"error": error} if error else {})})
+
+
+class _Names:
+    """The names of a session's functions, by handle.
+
+    A handle must never have another function's name here: a client may give handles that it may not, and free what it
+    has not. So a handle that is given again has both names, and one goes when the session has surely forgotten it.
+    """
+
+    def __init__(self) -> None:
+        self._names: dict[int, str] = {}
+        self._references: dict[int, int] = {}  # where a handle was given more than once
+        self._callbacks: set[int] = set()  # that the client has not answered
+        self._frees: list[int] = []  # the session may have put them off, as long as there are any of those
+
+    def of(self, handle: int) -> str:
+        return self._names.get(handle, NAMELESS)
+
+    def give(self, handle: int, name: str) -> None:
+        """A request gave this handle for what has this name."""
+        known, name = self._names.get(handle), name[:_MOST_NAME]
+        if known is None:
+            self._names[handle] = name
+            return
+        if name not in known.split(" or "):
+            self._names[handle] = f"{known} or {name}"[:_MOST_NAME]
+        if handle < CLIENT_HANDLES:  # look-ups of one function give one handle
+            self._references[handle] = self._references.get(handle, 1) + 1
+
+    def free(self, handle: int) -> None:
+        """The client gives a reference back."""
+        if self._callbacks:
+            self._frees.append(handle)
+        elif (left := self._references.pop(handle, 1) - 1) > 0:
+            self._references[handle] = left
+        else:
+            self._names.pop(handle, None)
+
+    def callback_begins(self, callback: int) -> None:
+        self._callbacks.add(callback)
+
+    def callback_ends(self, callback: int) -> None:
+        self._callbacks.discard(callback)
+        if not self._callbacks:
+            frees, self._frees = self._frees, []
+            for handle in frees:
+                self.free(handle)
 
 
 class Heads:
