@@ -7,12 +7,12 @@ static jmethodID nothing;
 
 JNIEXPORT void JNICALL Java_org_portcall_Bench_start(JNIEnv* env, jclass cls) {
   bench = (*env)->NewGlobalRef(env, cls);
-  nothing = (*env)->GetStaticMethodID(env, bench, "nothing", "()V");
+  nothing = (*env)->GetStaticMethodID(env, bench, "nothing", "()Z");
 }
 
 JNIEXPORT void JNICALL Java_org_portcall_Bench_empty(JNIEnv* env, jclass cls) { (void)env, (void)cls; }
 
 JNIEXPORT void JNICALL Java_org_portcall_Bench_emptyUp(JNIEnv* env, jclass cls) {
   (void)cls;
-  (*env)->CallStaticVoidMethod(env, bench, nothing);
+  (*env)->CallStaticBooleanMethod(env, bench, nothing);
 }

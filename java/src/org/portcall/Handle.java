@@ -5,36 +5,36 @@ import java.lang.ref.PhantomReference;
 import java.lang.ref.ReferenceQueue;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
-import java.util.concurrent.atomic.AtomicBoolean;
-import java.util.concurrent.atomic.AtomicIntegerFieldUpdater;
+import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.function.LongFunction;
 
 /**
- * One reference to an object of the core. Its users are the Java object that has it, until that is closed or collected, and
- * calls that take it as an argument: with the last one it is released, so that close() is safe while another thread calls.
+ * One reference to an object of the core, as the number of its users: the Java object that has it, until that is closed or
+ * collected, and calls that take it as an argument. With the last one it is released, so that close() is safe while another
+ * thread calls.
  */
-class Handle {
-    private static final AtomicIntegerFieldUpdater<Handle> USERS =
-            AtomicIntegerFieldUpdater.newUpdater(Handle.class, "users");
+class Handle extends AtomicInteger {
     private static final long LEAST_LIMIT = 256L << 20;
     private static final int MOST_DRAINS = 50;
     private static final AtomicLong BYTES = new AtomicLong();
-    private static final AtomicBoolean COLLECTING = new AtomicBoolean();
+    private static final AtomicInteger COLLECTING = new AtomicInteger();
     private static volatile long limit = LEAST_LIMIT;
 
     final long address;
-    private volatile int users = 1;
     private long nbytes;
 
-    Handle(long address) { this.address = address; }
+    Handle(long address) {
+        super(1);
+        this.address = address;
+    }
 
     /** The address, which stays valid until done(). */
     final long use() {
         for (;;) {
-            int now = users;
+            int now = get();
             if (now <= 0) throw new IllegalStateException("the object of portcall is closed");
-            if (USERS.compareAndSet(this, now, now + 1)) return address;
+            if (compareAndSet(now, now + 1)) return address;
         }
     }
 
@@ -56,17 +56,17 @@ class Handle {
     }
 
     void done() {
-        if (USERS.decrementAndGet(this) != 0) return;
+        if (decrementAndGet() != 0) return;
         Native.release(address);
         if (nbytes != 0) BYTES.addAndGet(-nbytes);
     }
 
-    final boolean isClosed() { return users <= 0; }
+    final boolean isClosed() { return get() <= 0; }
 
     /** Memory that the collector does not see: where there is much, it is asked to look, as for direct buffers. */
     final void count(long size) {
         nbytes = size;
-        if (BYTES.addAndGet(size) <= limit || !COLLECTING.compareAndSet(false, true)) return;
+        if (BYTES.addAndGet(size) <= limit || !COLLECTING.compareAndSet(0, 1)) return;
         try {
             Watch found = new Watch(new Object(), new Handle(0) { // of garbage: it tells when the dead come, late on a busy machine
                 @Override void done() {}
@@ -75,7 +75,7 @@ class Handle {
             for (int i = 0; i < MOST_DRAINS && (i == 0 || Watch.ALL.contains(found)); ++i) Watch.drain();
             limit = Math.max(LEAST_LIMIT, 2 * BYTES.get()); // what lives may live
         } finally {
-            COLLECTING.set(false);
+            COLLECTING.set(0);
         }
     }
 
@@ -87,7 +87,9 @@ class Handle {
         private final Handle handle;
 
         static {
-            Thread reaper = new Thread(Watch::reap, "portcall-reaper");
+            Thread reaper = new Thread("portcall-reaper") { // no lambda: the first one of a program takes 10 ms
+                @Override public void run() { reap(); }
+            };
             reaper.setDaemon(true);
             reaper.start();
         }

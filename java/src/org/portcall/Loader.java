@@ -2,6 +2,7 @@
 package org.portcall;
 
 import java.io.File;
+import java.io.FileOutputStream;
 import java.io.IOException;
 import java.io.InputStream;
 import java.nio.file.Files;
@@ -102,7 +103,9 @@ final class Loader {
             if (in == null) return false;
             File copy = folder.resolve(file).toFile();
             copy.deleteOnExit();
-            Files.copy(in, copy.toPath());
+            try (FileOutputStream out = new FileOutputStream(copy)) { // Files.copy() takes 5 ms more, by its classes
+                in.transferTo(out);
+            }
             return true;
         }
     }

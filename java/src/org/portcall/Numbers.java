@@ -63,15 +63,14 @@ final class Numbers {
 
     /** A DLTensor: data, device, ndim, dtype, shape, strides, offset; its extent. */
     private static void describe(Stack stack, int at, int end, int data, DType dtype, int length) {
-        ByteBuffer m = stack.memory;
         int head = end + 7 & ~7;
-        m.putLong(head, stack.address + data);
-        m.putLong(head + 8, 1);
-        m.putLong(head + 16, 1 | (long) dtype.word() << 32);
-        m.putLong(head + 24, stack.address + head + 48);
-        m.putLong(head + 32, 0);
-        m.putLong(head + 40, 0);
-        m.putLong(head + 48, length);
+        stack.word(head, stack.address + data);
+        stack.word(head + 8, 1);
+        stack.word(head + 16, 1 | (long) dtype.word() << 32);
+        stack.word(head + 24, stack.address + head + 48);
+        stack.word(head + 32, 0);
+        stack.word(head + 40, 0);
+        stack.word(head + 48, length);
         stack.set(at, Values.VIEW, stack.address + head);
     }
 

@@ -137,13 +137,15 @@ public final class PackedFunc {
         int n = args.length, at = frame + Stack.CELL, end = at + Stack.CELL * n;
         if (n > MOST_ARGUMENTS) throw new IllegalArgumentException(n + " arguments; a call takes at most " + MOST_ARGUMENTS);
         if (end + 2 * Stack.RESERVED > Stack.BYTES) throw Stack.tooDeep();
-        stack.top(end); // what frees garbage meanwhile may call Java
         for (int i = 0; i < n; ++i, at += Stack.CELL) {
             Object value = args[i];
-            if ((flags & LIBRARY) != 0 && value instanceof Tensor tensor && tensor.isMisplaced()) value = Aligned.of(tensor, stack, mark);
+            if ((flags & LIBRARY) != 0 && value instanceof Tensor tensor && tensor.isMisplaced()) {
+                stack.top(end + 15 & ~15);
+                value = Aligned.of(tensor, stack, mark);
+            }
             end = Values.put(stack, at, end, value, flags);
-            stack.top(end + 15 & ~15);
         }
+        stack.top(end + 15 & ~15);
     }
 
     private void run(Stack stack, int frame, int n) { Native.call(call, self, stack.address, frame, n); }

@@ -20,13 +20,7 @@ final class Records {
 
     static int put(Stack stack, int at, int end, Record record) {
         Map<String, Object> fields = new LinkedHashMap<>();
-        int before = stack.top();
-        stack.top(end + 15 & ~15); // what belongs to a record may call functions
-        try {
-            for (RecordComponent each : record.getClass().getRecordComponents()) fields.put(each.getName(), read(record, each));
-        } finally {
-            stack.top(before);
-        }
+        for (RecordComponent each : record.getClass().getRecordComponents()) fields.put(each.getName(), read(record, each));
         String key = KEYS.get(record.getClass());
         if (key == null) return Values.put(stack, at, end, fields, 0);
         int cell = PortcallObject.create(stack, end, key, fields);

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 package org.portcall;
 
-import java.lang.invoke.MethodHandle;
-import java.lang.invoke.MethodHandles;
-import java.lang.invoke.MethodType;
+import java.lang.reflect.Method;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 import java.nio.FloatBuffer;
+import java.nio.LongBuffer;
+import java.util.ArrayDeque;
 import java.util.Arrays;
-import java.util.concurrent.ConcurrentLinkedDeque;
 
 /**
  * Memory of a thread in which calls, one within the other, have their frames of cells. Its first word says where free memory
@@ -18,31 +17,40 @@ final class Stack {
     static final int BYTES = 65536, RESERVED = 4096, CELL = 16;
     private static final int FIRST = 16;
     private static final ThreadLocal<Stack> OF_THREAD = new ThreadLocal<>();
-    private static final ConcurrentLinkedDeque<Stack> FREE = new ConcurrentLinkedDeque<>();
-    private static final MethodHandle IS_VIRTUAL = findIsVirtual();
+    private static final ArrayDeque<Stack> FREE = new ArrayDeque<>();
+    private static final Method IS_VIRTUAL = findIsVirtual();
+    private static Stack first; // of the first thread, often the only one: a ThreadLocal takes ten loads, one after the other
 
     final ByteBuffer memory = ByteBuffer.allocateDirect(BYTES).order(ByteOrder.nativeOrder());
     final long address = Native.address(memory);
     final FloatBuffer floats = memory.asFloatBuffer();
-    private final boolean borrowed;
+    private final LongBuffer words = memory.asLongBuffer(); // less code than a ByteBuffer, which may be of any order
+    private final Thread owner; // null where virtual threads borrow it
     private Handle[] held = new Handle[16];
     int count;
 
-    private Stack(boolean borrowed) {
-        this.borrowed = borrowed;
-        memory.putLong(0, FIRST);
+    private Stack(Thread owner) {
+        this.owner = owner;
+        top(FIRST);
     }
 
     static Stack get() {
-        Stack stack = OF_THREAD.get();
+        Stack stack = first;
+        if (stack != null && stack.owner == Thread.currentThread()) return stack;
+        stack = OF_THREAD.get();
         return stack != null ? stack : take();
     }
 
     private static Stack take() {
         Stack stack = null;
         boolean virtual = isVirtual();
-        if (virtual) stack = FREE.poll();
-        if (stack == null) stack = new Stack(virtual);
+        if (virtual) {
+            synchronized (FREE) {
+                stack = FREE.poll();
+            }
+        }
+        if (stack == null) stack = new Stack(virtual ? null : Thread.currentThread());
+        if (first == null && !virtual) first = stack;
         OF_THREAD.set(stack);
         return stack;
     }
@@ -51,9 +59,11 @@ final class Stack {
     void leave(int frame, int mark) {
         if (count != mark) drop(mark);
         top(frame);
-        if (borrowed && frame == FIRST) {
+        if (owner == null && frame == FIRST) {
             OF_THREAD.remove();
-            FREE.push(this);
+            synchronized (FREE) {
+                FREE.push(this);
+            }
         }
     }
 
@@ -72,9 +82,13 @@ final class Stack {
         }
     }
 
-    int top() { return (int) memory.getLong(0); }
+    int top() { return (int) word(0); }
 
-    void top(int offset) { memory.putLong(0, offset); }
+    void top(int offset) { word(0, offset); }
+
+    long word(int at) { return words.get(at >> 3); }
+
+    void word(int at, long value) { words.put(at >> 3, value); }
 
     /** Room for cells of a visit to a container; top(result) gives it back. */
     int reserve(int cells) {
@@ -89,15 +103,15 @@ final class Stack {
     }
 
     void set(int at, int type, long payload) {
-        memory.putLong(at, type & 0xffffffffL);
-        memory.putLong(at + 8, payload);
+        word(at, type & 0xffffffffL);
+        word(at + 8, payload);
     }
 
     void set(int at, double value) { set(at, Values.FLOAT, Double.doubleToRawLongBits(value)); }
 
-    int type(int at) { return memory.getInt(at); }
+    int type(int at) { return (int) word(at); }
 
-    long payload(int at) { return memory.getLong(at + 8); }
+    long payload(int at) { return word(at + 8); }
 
     /** A handle that the innermost call uses. */
     void hold(Handle handle) {
@@ -127,9 +141,9 @@ final class Stack {
         if (first != null) throw first;
     }
 
-    private static MethodHandle findIsVirtual() {
+    private static Method findIsVirtual() {
         try {
-            return MethodHandles.publicLookup().findVirtual(Thread.class, "isVirtual", MethodType.methodType(boolean.class));
+            return Thread.class.getMethod("isVirtual");
         } catch (ReflectiveOperationException before21) {
             return null;
         }
@@ -137,8 +151,8 @@ final class Stack {
 
     private static boolean isVirtual() {
         try {
-            return IS_VIRTUAL != null && (boolean) IS_VIRTUAL.invokeExact(Thread.currentThread());
-        } catch (Throwable never) {
+            return IS_VIRTUAL != null && (boolean) IS_VIRTUAL.invoke(Thread.currentThread());
+        } catch (ReflectiveOperationException never) {
             return false;
         }
     }

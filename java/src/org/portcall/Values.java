@@ -30,13 +30,8 @@ final class Values {
         if (value instanceof Integer number) return set(stack, at, INT, number, end);
         if (value instanceof Double number) return set(stack, at, FLOAT, Double.doubleToRawLongBits(number), end);
         if (value instanceof Tensor tensor) return hold(stack, at, TENSOR, tensor.handle, end);
-        if (value instanceof String text) return putText(stack, at, text, end, flags);
         if (value == null) return set(stack, at, NONE, 0, end);
-        if (value instanceof Boolean truth) return set(stack, at, BOOL, truth ? 1 : 0, end);
-        if (value instanceof float[] array) return Numbers.put(stack, at, end, array, flags);
-        if (value instanceof byte[] bytes) return putBytes(stack, at, bytes, end);
-        if (value instanceof PortcallObject object) return hold(stack, at, object.type, object.handle, end);
-        if (value instanceof PackedFunc function) return hold(stack, at, FUNCTION, function.handle, end);
+        stack.top(end + 15 & ~15); // what is made from here on, and garbage that goes meanwhile, may call functions of Java
         return putOther(stack, at, end, value, flags);
     }
 
@@ -44,6 +39,12 @@ final class Values {
     static void put(Stack stack, int at, Object value) { stack.top(put(stack, at, stack.top(), value, NESTED) + 15 & ~15); }
 
     private static int putOther(Stack stack, int at, int end, Object value, int flags) {
+        if (value instanceof String text) return putText(stack, at, text, end, flags);
+        if (value instanceof Boolean truth) return set(stack, at, BOOL, truth ? 1 : 0, end);
+        if (value instanceof float[] array) return Numbers.put(stack, at, end, array, flags);
+        if (value instanceof byte[] bytes) return putBytes(stack, at, bytes, end);
+        if (value instanceof PortcallObject object) return hold(stack, at, object.type, object.handle, end);
+        if (value instanceof PackedFunc function) return hold(stack, at, FUNCTION, function.handle, end);
         if (value instanceof Float number) return set(stack, at, FLOAT, Double.doubleToRawLongBits(number), end);
         if (value instanceof Short || value instanceof Byte) return set(stack, at, INT, ((Number) value).longValue(), end);
         if (value instanceof PackedFunc.Body body) return put(stack, at, FUNCTION, Native.makeFunction(body, null), end);
@@ -101,8 +102,8 @@ final class Values {
                 if (c >= 0x80) return putLongText(stack, at, text, end, flags);
                 word |= (long) c << 8 * i;
             }
-            m.putLong(at, SMALL_TEXT | (long) n << 32);
-            m.putLong(at + 8, word);
+            stack.word(at, SMALL_TEXT | (long) n << 32);
+            stack.word(at + 8, word);
             return end;
         }
         if (n > Stack.RESERVED || end + n >= Stack.BYTES - Stack.RESERVED) return putLongText(stack, at, text, end, flags);
@@ -142,8 +143,8 @@ final class Values {
         if (bytes.length > Stack.RESERVED || start + bytes.length >= Stack.BYTES - Stack.RESERVED) {
             return putObject(stack, at, bytes, BYTES, 0, end);
         }
-        stack.memory.putLong(start - 16, stack.address + start);
-        stack.memory.putLong(start - 8, bytes.length);
+        stack.word(start - 16, stack.address + start);
+        stack.word(start - 8, bytes.length);
         stack.memory.put(start, bytes);
         return set(stack, at, RAW_BYTES, stack.address + start - 16, start + bytes.length);
     }
@@ -205,9 +206,8 @@ final class Values {
 
     /** Reads a cell. An owned one gives its reference to the value that is returned. */
     static Object take(Stack stack, int at, boolean owned) {
-        ByteBuffer m = stack.memory;
-        int type = m.getInt(at);
-        long payload = m.getLong(at + 8);
+        long head = stack.word(at), payload = stack.payload(at);
+        int type = (int) head, size = (int) (head >> 32);
         switch (type) {
             case NONE: return null;
             case INT: return payload;
@@ -216,10 +216,10 @@ final class Values {
             case DTYPE: return new DType((int) payload);
             case DEVICE: return new Device(payload);
             case VIEW: return new Tensor(Native.copyView(payload));
-            case TEXT_HERE: return text(m, (int) payload, m.getInt(at + 4));
-            case BYTES_HERE: return bytes(m, (int) payload, m.getInt(at + 4));
-            case SMALL_TEXT: return text(m, at + 8, m.getInt(at + 4));
-            case SMALL_BYTES: return bytes(m, at + 8, m.getInt(at + 4));
+            case TEXT_HERE: return text(stack.memory, (int) payload, size);
+            case BYTES_HERE: return bytes(stack.memory, (int) payload, size);
+            case SMALL_TEXT: return text(stack.memory, at + 8, size);
+            case SMALL_BYTES: return bytes(stack.memory, at + 8, size);
             default: return type < OBJECT ? (Object) payload : takeObject(stack, type, payload, owned);
         }
     }
