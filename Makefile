@@ -102,6 +102,7 @@ define core-test
 	$3 build/$1/core_tests
 	$3 build/$1/ir_tests
 	$3 build/$1/vm_tests
+	$3 build/$1/lm_tests
 endef
 
 core-test: $(VENV)/run.txt ## the core's C++ tests, warnings being errors
@@ -138,7 +139,7 @@ core-test-32: venv build $(CROSS_LIBRARY) ## the core's tests of bytes and sessi
 	$(call core-test-cross,arm-linux-gnueabihf,wire_tests)
 
 core-test-on-%: venv build $(CROSS_LIBRARY)
-	$(call core-test-cross,$*,core_tests ir_tests vm_tests)
+	$(call core-test-cross,$*,core_tests ir_tests vm_tests lm_tests)
 
 core-test-cross: $(addprefix core-test-on-,$(CROSS)) ## all of the core's tests for other machines; of bytes and sessions for s390x
 	$(call core-test-cross,s390x-linux-gnu,wire_tests)

@@ -170,7 +170,7 @@ def _other_libraries() -> None:
     for library in (VM_LIBRARY, SESSION_LIBRARY):
         load_plugin(library)
     functions_for_objects()  # kept for sessions with this process
-    for kind in ("graph", "cuda", "opencl"):  # which touches no driver
+    for kind in ("graph", "lm", "cuda", "opencl"):  # which touches no driver
         portcall.get_global_func("portcall.LoadPlugin")(kind)
 
 

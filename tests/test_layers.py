@@ -67,7 +67,7 @@ HOUSE = [
         "_difference",
         "__init__",
     ),
-    ("vm", "_types _profile", "_executable _values", "_machine", "__init__"),
+    ("vm", "_types _profile _weights", "_executable _values", "_machine", "_language", "__init__"),
     (
         "compile",
         "_options _target _math _writer _program _weights",
@@ -420,8 +420,8 @@ HEADER_LAYERS = [
 FOLDER_LAYERS = [["facts"], ["bytes"], ["runtime"], ["classic"], ["loader"], ["rpc", "graph"], ["web"]]
 # Libraries and a program of their own: they include public headers, headers of bytes and facts, and their own files;
 # the program has files of ir and session in it, too; session has one of ir, and the loader's reader of ELF files.
-LIBRARY_FOLDERS = ["board", "devices", "ir", "session", "vm"]
-LINKED_FOLDERS = {"board": {"ir", "session"}, "session": {"ir", "loader"}, "web": {"ir"}}
+LIBRARY_FOLDERS = ["board", "devices", "ir", "lm", "session", "vm"]
+LINKED_FOLDERS = {"board": {"ir", "session"}, "lm": {"vm"}, "session": {"ir", "loader"}, "web": {"ir"}}
 # Not part of a library: they may include everything.
 FREE_FOLDERS = ["tests", "fuzz", "tvm_compat"]
 

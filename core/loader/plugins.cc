@@ -11,11 +11,14 @@
 namespace portcall::loader {
 namespace {
 
-constexpr std::pair<const char*, const char*> kBesideCore[] = {
-    {"relax.VMExecutable", "libportcall_vm.so"}, {"graph", "libportcall_graph.so"},
-    {"session", "libportcall_session.so"},       {"ir", "libportcall_ir.so"},
-    {"opencl", "libportcall_opencl.so"},         {"cuda", "libportcall_cuda.so"},
-    {"cuda_host", "libportcall_cuda.so"}};
+constexpr std::pair<const char*, const char*> kBesideCore[] = {{"relax.VMExecutable", "libportcall_vm.so"},
+                                                               {"graph", "libportcall_graph.so"},
+                                                               {"lm", "libportcall_lm.so"},
+                                                               {"session", "libportcall_session.so"},
+                                                               {"ir", "libportcall_ir.so"},
+                                                               {"opencl", "libportcall_opencl.so"},
+                                                               {"cuda", "libportcall_cuda.so"},
+                                                               {"cuda_host", "libportcall_cuda.so"}};
 
 std::string FindInEnvironment(const std::string& kind) {
   const char* given = std::getenv("PORTCALL_DEVICES");

@@ -55,12 +55,26 @@ PackedFunc Linker::FromImports(const std::string& name) const {
   return nullptr;
 }
 
+// Built-in functions of language models are in a library of their own.
+void LoadLanguage() {
+  if (PackedFunc load = Registry::Get("portcall.LoadPlugin"); load.defined()) load("lm");
+}
+
+PackedFunc FindBuiltin(const std::string& name) {
+  PackedFunc found = Registry::Get(name);
+  if (found.defined()) return found;
+  LoadLanguage();
+  return Registry::Get(name);
+}
+
 void Linker::FindFunctions() {
   std::string missing;
-  for (const Function& f : executable_.functions) {
+  const auto& all = executable_.functions;  // compiled code does not say what it calls
+  if (std::any_of(all.begin(), all.end(), [](const Function& f) { return f.kind == kCompiled; })) LoadLanguage();
+  for (const Function& f : all) {
     auto index = static_cast<int64_t>(program_->functions.size());
     // A library has no built-in functions.
-    PackedFunc found = f.kind == kPacked && f.name.rfind(kBuiltins, 0) == 0 ? Registry::Get(f.name) : PackedFunc();
+    PackedFunc found = f.kind == kPacked && f.name.rfind(kBuiltins, 0) == 0 ? FindBuiltin(f.name) : PackedFunc();
     if (f.kind != kBytecode && !found.defined())
       found = FromImports(f.kind == kCompiled ? kCompiledPrefix + f.name : f.name);
     if (f.kind == kPacked && !found.defined()) found = Registry::Get(f.name);

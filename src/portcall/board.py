@@ -29,8 +29,8 @@ FOLDERS = ("runtime", "classic", "loader", "rpc", "graph", "session", "board")
 # Of the library for graphs of objects: their binary form, in which they are arguments and results.
 BY_VALUE = tuple(f"ir/{name}.cc" for name in ("binary_read", "binary_write", "enum", "load", "text", "types", "walk"))
 APART = ("session/library.cc", "session/serving.cc")  # for programs of which a server is a part
-HEADERS = ("facts", "bytes", "include", "ir", "vm")  # the sources include these, too
-ABOVE = ("ir", "vm", "session", "board")  # what the other folders do not include
+HEADERS = ("facts", "bytes", "include", "ir", "lm", "vm")  # the sources include these, too
+ABOVE = ("ir", "lm", "vm", "session", "board")  # what the other folders do not include
 __all__ = ["TARGETS", "build_server"]
 
 PACKED = "core.tar.bz2"  # the sources in the wheel: scripts/pack_sources.py
@@ -169,7 +169,7 @@ def build_server(
     compiler = compiler_for(target, ndk)
     flags = (*compiler.command, *FLAGS, *wide, *whole, f'-DPORTCALL_VERSION="{__version__}"', f"-I{core}",
              f"-I{core}/include", f"-I{toolchain.include_dir()}")  # fmt: skip
-    folders = (*FOLDERS, "vm") if vm else FOLDERS
+    folders = (*FOLDERS, "lm", "vm") if vm else FOLDERS
     sources = [path for folder in folders for path in sorted((core / folder).rglob("*.cc"))]
     for name in APART:
         sources.remove(core / name)

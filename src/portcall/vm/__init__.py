@@ -17,6 +17,9 @@ from portcall.vm._executable import FunctionInfo as FunctionInfo
 from portcall.vm._executable import Parameter as Parameter
 from portcall.vm._executable import Signature as Signature
 from portcall.vm._executable import read_embedded as read_embedded
+from portcall.vm._language import LanguageModel as LanguageModel
+from portcall.vm._language import TokenSequence as TokenSequence
+from portcall.vm._language import language as language
 from portcall.vm._machine import Function as Function
 from portcall.vm._machine import VirtualMachine as VirtualMachine
 from portcall.vm._machine import create as create

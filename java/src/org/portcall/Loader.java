@@ -13,7 +13,7 @@ import java.nio.file.attribute.PosixFilePermissions;
 final class Loader {
     private static final String FOLDER = "portcall.library.path", TEMPORARY = "portcall.tmpdir", LOADED = "portcall.loaded";
     private static final String CORE = "portcall", BINDING = "portcall_jni";
-    private static final String[] OPENED_LATER = {"portcall_graph", "portcall_session", "portcall_vm", "portcall_ir"};
+    private static final String[] OPENED_LATER = {"portcall_graph", "portcall_session", "portcall_vm", "portcall_lm", "portcall_ir"};
 
     /** Loads the core and the binding, once in a process: each other copy would have functions and objects of its own. */
     static void load() {

@@ -1,0 +1,370 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Language models: a machine, its weights and a cache of keys and values, used by ids of tokens.
+
+The functions have the names that models of MLC-LLM have: ``create_tir_paged_kv_cache``, ``embed``, ``prefill``,
+``decode``, ``batch_decode``. What is called by ``vm.builtin.…`` is in the core; in a session all of it is there: ids go
+and logits come.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import portcall
+from portcall import Device, Module, get_global_func, load_module
+from portcall.errors import ModelError
+from portcall.vm import _weights
+from portcall.vm._machine import VirtualMachine, create
+
+if TYPE_CHECKING:
+    import numpy
+
+_CREATE = "create_tir_paged_kv_cache"
+_NEEDED = (_CREATE, "embed", "prefill", "decode")
+
+
+def language(
+    library: Module | str | os.PathLike[str],
+    weights: str | os.PathLike[str],
+    device: Device | None = None,
+    *,
+    sequences: int = 4,
+    tokens: int = 2048,
+    chunk: int = 512,
+    page_size: int = 16,
+    vocabulary: int | None = None,
+) -> LanguageModel:
+    """Return a language model that is ready to generate::
+
+        model = portcall.vm.language("model.so", "weights/")
+        for token in model.generate([1, 15043], tokens=64):
+            …
+
+    Parameters:
+        library: a library that TVM exported, or its path; one of a session for a model that runs there.
+        weights: the folder with ``tensor-cache.json``, on this machine.
+        device: where it runs; of the session for a library of one.
+        sequences, tokens: how many the cache holds at once.
+        chunk: how many tokens are computed at once; longer prompts are given in parts.
+        page_size: the tokens of a page for which the library was compiled.
+        vocabulary: the number of ids, where neither the library nor its metadata say it.
+
+    Raises:
+        ValueError: the library has no language model, or none that is supported; the message says what is missing.
+        ModelError: the weights are damaged, or not those of this library.
+        FileNotFoundError: the folder has no weights.
+        FunctionNotFoundError: the library calls functions that nobody has.
+    """
+    module = library if isinstance(library, Module) else load_module(library)
+    machine = create(module, device)
+    missing = [name for name in _NEEDED if name not in machine.functions]
+    if missing:
+        raise ValueError(
+            f"the library is no language model with a paged cache: it has no function {', '.join(missing)} "
+            f"(it has {', '.join(machine.functions)})"
+        )
+    place = _Place(machine)
+    metadata = _metadata(machine)
+    names = [str(parameter["name"]) for parameter in metadata.get("params", ())]
+    params = _load(machine, place, weights, names)
+    vocabulary = vocabulary or metadata.get("model_config", metadata).get("vocab_size") or _vocabulary(machine)
+    if not vocabulary:
+        raise ValueError("neither the library nor its metadata say how many ids there are: give vocabulary=")
+    sizes = (sequences, tokens, min(chunk, tokens), page_size, 0)
+    cache = machine.module[_CREATE](*(place.shape([size]) for size in sizes))
+    return LanguageModel(machine, place, params, cache, sizes[2], vocabulary)
+
+
+class _Place:
+    """Functions and values of where a machine is: this process, or a session."""
+
+    def __init__(self, machine: VirtualMachine) -> None:
+        self._machine = machine
+        self._session = getattr(machine.device, "session", None)
+        self._functions: dict[str, Any] = {}
+
+    def function(self, name: str) -> Any:
+        if name not in self._functions:
+            find = self._session.get_function if self._session else get_global_func
+            self._functions[name] = find(name)
+        return self._functions[name]
+
+    def state(self, name: str, *args: Any) -> Any:
+        return self.function(f"vm.builtin.kv_state_{name}")(*args)
+
+    def of_cache(self, name: str, *args: Any) -> Any:
+        return self.function(f"vm.builtin.attention_kv_cache_{name}")(*args)
+
+    def shape(self, extents: Sequence[int]) -> Any:
+        return self._machine._values.given(portcall.Shape(extents), "")
+
+    def tensor(self, array: Any) -> Any:
+        return portcall.tensor(array, device=self._machine.device)
+
+    def call(self, name: str, *args: Any) -> Any:
+        return self._machine.module[name](*args)
+
+    def first(self, pair: Any) -> Any:
+        """Return the first item of a tuple that a function of the machine returned."""
+        return self.function("ffi.ArrayGetItem")(pair, 0) if self._session else pair[0]
+
+
+def _metadata(machine: VirtualMachine) -> dict[str, Any]:
+    if "_metadata" not in machine.functions:
+        return {}
+    try:
+        found = json.loads(str(machine["_metadata"]()))
+        return dict(found)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"the library's metadata are no JSON object: {error}") from None
+
+
+def _vocabulary(machine: VirtualMachine) -> int | None:
+    """Read the number of logits from the type of what ``decode`` returns."""
+    from portcall.vm._types import extents_of, items_of
+
+    for text in items_of(machine.signature("decode").result)[:1]:
+        last = (extents_of(text) or ("",))[-1]
+        return last if isinstance(last, int) else None
+    return None
+
+
+def _load(machine: VirtualMachine, place: _Place, folder: str | os.PathLike[str], names: list[str]) -> Any:
+    """Bring the weights to where the machine is, one after the other, and return them as a tuple there."""
+    listed = machine.signature("embed").parameters[1:]
+    expected = listed[0].items if listed else ()
+    found: dict[str, Any] = {}
+    for name, array in _weights.read(folder):
+        if name in found:
+            raise ModelError(f"{os.fspath(folder)}: there are two weights '{name}'")
+        if not names or name in names:
+            found[name] = place.tensor(array)
+    names = names or list(found)
+    absent = [name for name in names if name not in found]
+    if absent or (expected and len(names) != len(expected)):
+        what = f"there is no '{absent[0]}'" if absent else f"there are {len(names)}, the library takes {len(expected)}"
+        raise ModelError(f"{os.fspath(folder)}: these are not the weights of this library: {what}")
+    for name, parameter in zip(names, expected, strict=False):  # a server of TVM tells no types
+        tensor, shape = found[name], parameter.shape
+        same = shape is None or (len(shape) == len(tensor.shape) and all(
+            not isinstance(n, int) or n == m for n, m in zip(shape, tensor.shape, strict=True)
+        ))  # fmt: skip
+        if not same or (parameter.dtype and parameter.dtype != str(tensor.dtype)):
+            got = f"{tensor.dtype}{list(tensor.shape)}"
+            raise ModelError(f"{os.fspath(folder)}: '{name}' is {got}, the library takes {parameter.type}")
+    return place.function("vm.builtin.make_tuple")(*(found[name] for name in names))
+
+
+class LanguageModel:
+    """A language model with its cache. What :func:`language` returns.
+
+    Several threads may use it; their calls go one after the other.
+
+    Attributes:
+        machine: the machine that runs it.
+        vocabulary: the number of ids.
+    """
+
+    def __init__(
+        self, machine: VirtualMachine, place: _Place, params: Any, cache: Any, chunk: int, vocabulary: int
+    ) -> None:
+        self.machine, self.vocabulary = machine, vocabulary
+        self._place, self._params, self._cache, self._chunk = place, params, cache, chunk
+        self._numbers = itertools.count()
+        self._lock = threading.RLock()
+
+    @property
+    def free_pages(self) -> int:
+        """How many pages of the cache no sequence has."""
+        return int(self._place.of_cache("get_num_available_pages", self._cache))
+
+    @contextmanager
+    def sequence(self) -> Iterator[TokenSequence]:
+        """A new, empty sequence, whose pages are free again at the end of the block."""
+        made = TokenSequence(self, next(self._numbers))
+        with self._lock:
+            self._place.state("add_sequence", self._cache, made._id)
+        try:
+            yield made
+        finally:
+            made.close()
+
+    def generate(
+        self,
+        ids: Iterable[int],
+        tokens: int | None = None,
+        *,
+        temperature: float = 0.0,
+        top_p: float = 1.0,
+        seed: int | None = None,
+        stop: Iterable[int] = (),
+    ) -> Iterator[int]:
+        """Yield the ids that follow a prompt, as they are computed. See :meth:`TokenSequence.generate`."""
+        with self.sequence() as made:
+            yield from made.generate(ids, tokens, temperature=temperature, top_p=top_p, seed=seed, stop=stop)
+
+    def decode(self, sequences: Sequence[TokenSequence], ids: Iterable[int]) -> numpy.ndarray[Any, Any]:
+        """Give one more token to each of several sequences at once; return logits, ``[sequences, vocabulary]``.
+
+        Raises:
+            ValueError: an id that there is not, another number of ids, or a sequence twice.
+            RuntimeError: the cache is full; then no sequence has changed.
+        """
+        given = self._checked(ids)
+        if len(given) != len(sequences):
+            raise ValueError(f"{len(sequences)} sequences, but {len(given)} ids")
+        logits = self._forward("batch_decode", [s._open() for s in sequences], [1] * len(given), given)
+        for sequence in sequences:
+            sequence._length += 1
+        return logits
+
+    def _checked(self, ids: Iterable[int]) -> list[int]:
+        given = [int(i) for i in ids]
+        for place, number in enumerate(given):
+            if not 0 <= number < self.vocabulary:
+                raise ValueError(f"id {number} at {place} (must be 0-{self.vocabulary - 1})")
+        if not given:
+            raise ValueError("no ids: at least one is needed")
+        return given
+
+    def _forward(self, name: str, sequences: list[int], lengths: list[int], ids: list[int]) -> numpy.ndarray[Any, Any]:
+        import numpy
+
+        p = self._place
+        with self._lock:
+            p.state("begin_forward", self._cache, p.shape(sequences), p.shape(lengths))
+            x = p.call("embed", p.tensor(numpy.array(ids, "int32")), self._params)
+            rows = (len(ids), 1) if name == "batch_decode" else (1, len(ids))
+            x = p.function("vm.builtin.reshape")(x, p.shape([*rows, int(x.shape[-1])]))
+            logits = p.first(p.call(name, x, self._cache, self._params))
+            p.state("end_forward", self._cache)
+            found: numpy.ndarray[Any, Any] = logits.numpy()
+        return found.reshape(-1, found.shape[-1])
+
+
+class TokenSequence:
+    """Tokens that a model has seen, with their keys and values in its cache. Made by ``sequence()`` and ``fork()``."""
+
+    def __init__(self, model: LanguageModel, number: int, length: int = 0) -> None:
+        self._model, self._id, self._length = model, number, length
+        self._ended = False
+
+    def __len__(self) -> int:
+        return self._length
+
+    def _open(self) -> int:
+        if self._ended:
+            raise ValueError("the sequence has ended: it is used in the block of its with statement")
+        return self._id
+
+    def close(self) -> None:
+        """End it: its pages are free again."""
+        if not self._ended:
+            self._ended = True
+            with self._model._lock:
+                self._model._place.state("remove_sequence", self._model._cache, self._id)
+
+    def feed(self, ids: Iterable[int]) -> numpy.ndarray[Any, Any]:
+        """Add tokens, and return the logits after the last of them, ``[vocabulary]``.
+
+        Raises:
+            ValueError: no id, or one that there is not.
+            RuntimeError: the cache is full: the tokens of this call's earlier parts stay.
+        """
+        model, given = self._model, self._model._checked(ids)
+        for at in range(0, len(given), model._chunk):
+            part = given[at : at + model._chunk]
+            logits = model._forward("decode" if len(part) == 1 else "prefill", [self._open()], [len(part)], part)
+            self._length += len(part)
+        last: numpy.ndarray[Any, Any] = logits[-1]
+        return last
+
+    @contextmanager
+    def fork(self, at: int | None = None) -> Iterator[TokenSequence]:
+        """A second sequence that goes on after the first `at` tokens of this one, by default after all of them.
+
+        The tokens are computed once, and their whole pages are shared.
+
+        Raises:
+            ValueError: there are not so many tokens.
+        """
+        model = self._model
+        made = TokenSequence(model, next(model._numbers), len(self) if at is None else at)
+        with model._lock:
+            model._place.state("fork_sequence", model._cache, self._open(), made._id, made._length)
+        try:
+            yield made
+        finally:
+            made.close()
+
+    def pop(self, count: int) -> None:
+        """Take the last tokens back.
+
+        Raises:
+            ValueError: there are not so many.
+        """
+        with self._model._lock:
+            self._model._place.state("popn", self._model._cache, self._open(), count)
+        self._length -= count
+
+    def generate(
+        self,
+        ids: Iterable[int],
+        tokens: int | None = None,
+        *,
+        temperature: float = 0.0,
+        top_p: float = 1.0,
+        seed: int | None = None,
+        stop: Iterable[int] = (),
+    ) -> Iterator[int]:
+        """Yield the ids that follow these, as they are computed.
+
+        Parameters:
+            tokens: how many at most; None goes on until an id of `stop`, or until the cache is full.
+            temperature: 0 takes the most likely id.
+            top_p: draws among the most likely ids that have this share of the probability together.
+            seed: makes the draws the same each time.
+            stop: ids after which it ends; they are not yielded.
+
+        Raises:
+            ValueError: an id that there is not, a negative temperature, or a top_p outside of 0 to 1.
+            RuntimeError: the cache is full.
+        """
+        import numpy
+
+        if not (temperature >= 0 and 0 < top_p <= 1):
+            raise ValueError(
+                f"temperature {temperature} (must be at least 0), top_p {top_p} (must be above 0, at most 1)"
+            )
+        random, ends = numpy.random.default_rng(seed), frozenset(stop)
+        logits = self.feed(ids)
+        for made in itertools.count(1):
+            token = pick(logits, temperature, top_p, random)
+            if token in ends:
+                return
+            yield token
+            if made == tokens:
+                return
+            logits = self.feed([token])
+
+
+def pick(logits: Any, temperature: float, top_p: float, random: Any) -> int:
+    """Return an id: the most likely one, or one drawn from the most likely that have `top_p` of the probability."""
+    import numpy
+
+    if temperature == 0:
+        return int(logits.argmax())
+    scaled = logits.astype(numpy.float64) / temperature
+    chances = numpy.exp(scaled - scaled.max())
+    chances /= chances.sum()
+    order = numpy.argsort(-chances, kind="stable")
+    sums = numpy.cumsum(chances[order])
+    kept = order[: int(numpy.searchsorted(sums, top_p * sums[-1])) + 1]
+    share = chances[kept]
+    return int(random.choice(kept, p=share / share.sum()))

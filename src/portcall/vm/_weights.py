@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights of a model as TVM's tools write them: shards, and a list of what is where in ``tensor-cache.json``.
+
+The list is ``{"records": [{"dataPath", "format": "raw-shard", "nbytes", "records": [{"name", "shape", "dtype",
+"format", "nbytes", "byteOffset"}]}]}``; older tools call it ``ndarray-cache.json``. A tensor is ``raw``, or
+``f32-to-bf16``: the upper halves of its float32.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import portcall
+from portcall.errors import ModelError
+
+LISTS = ("tensor-cache.json", "ndarray-cache.json")
+
+
+def read(folder: str | os.PathLike[str]) -> Iterator[tuple[str, Any]]:
+    """Yield the names and arrays of the weights in a folder, in the order of its list.
+
+    Arrays of the kind ``raw`` are read-only views of the mapped file, which the system reads when they are used.
+
+    Raises:
+        FileNotFoundError: the folder has no list.
+        ModelError: the list or a shard is damaged; the message names the file.
+    """
+    path = _list_of(Path(folder))
+    try:
+        shards = [(shard["dataPath"], shard["format"], int(shard["nbytes"]), shard["records"]) for shard in
+                  json.loads(path.read_text())["records"]]  # fmt: skip
+        records = [[_record(r) for r in records] for *_, records in shards]
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ModelError(f"{path}: not a list of weights as TVM's tools write it ({error!r})") from None
+    for (name, form, nbytes, _), inside in zip(shards, records, strict=True):
+        yield from _shard(path, name, form, nbytes, inside)
+
+
+def _list_of(folder: Path) -> Path:
+    for name in LISTS:
+        if (folder / name).is_file():
+            return folder / name
+    raise FileNotFoundError(f"'{folder}' has no weights: there is neither {LISTS[0]} nor {LISTS[1]}")
+
+
+def _record(r: Any) -> tuple[str, list[int], str, str, int, int]:
+    return (
+        str(r["name"]),
+        [int(n) for n in r["shape"]],
+        str(r["dtype"]),
+        r["format"],
+        int(r["nbytes"]),
+        int(r["byteOffset"]),
+    )
+
+
+def _shard(
+    listed: Path, name: str, form: str, nbytes: int, records: list[tuple[str, list[int], str, str, int, int]]
+) -> Iterator[tuple[str, Any]]:
+    import numpy
+
+    path = listed.parent / name
+    if path.parent != listed.parent:
+        raise ModelError(f"{listed}: the shard '{name}' is not beside it")
+    if form != "raw-shard":
+        raise ModelError(f"{listed}: the shard '{name}' has the format '{form}', only raw-shard is known")
+    size = path.stat().st_size if path.is_file() else None
+    if size != nbytes:
+        found = "it is missing" if size is None else f"it has {size:,} bytes"
+        raise ModelError(f"{path}: a shard of {nbytes:,} bytes, but {found}: was it copied to the end?")
+    whole = numpy.memmap(path, numpy.uint8, "r") if nbytes else numpy.empty(0, numpy.uint8)
+    for key, shape, dtype, kind, count, offset in records:
+        if offset < 0 or count < 0 or offset + count > nbytes or min(shape, default=0) < 0:
+            raise ModelError(f"{path}: '{key}' has {count} bytes at {offset}, the shard {nbytes}")
+        part = whole[offset : offset + count]
+        halves = kind == "f32-to-bf16" and dtype == "float32"
+        try:
+            element = portcall.dtype("uint16" if halves else dtype).numpy()
+        except (ValueError, TypeError) as error:
+            raise ModelError(f"{listed}: '{key}' has the data type {dtype!r}: {error}") from None
+        if math.prod(shape) * element.itemsize != count or kind not in ("raw", "f32-to-bf16"):
+            raise ModelError(f"{listed}: '{key}' is {dtype}{shape} in the format '{kind}', but has {count} bytes")
+        if halves:
+            part = (part.view(element).astype(numpy.uint32) << 16).view(numpy.float32)
+            yield key, part.reshape(shape)
+        else:
+            yield key, numpy.frombuffer(part, element).reshape(shape)
