@@ -2,7 +2,6 @@
 package org.portcall;
 
 import java.util.List;
-import java.util.Map;
 
 /** The arguments of a call of a function of Java, while it lasts. What {@link #get} returned may be kept. */
 public final class Args {
@@ -27,28 +26,13 @@ public final class Args {
     }
 
     /** A whole number. */
-    public long asLong(int i) {
-        int cell = cell(i);
-        return stack.type(cell) == Values.INT ? stack.payload(cell) : as(i, long.class);
-    }
-
-    /** A number that fits an int. */
-    public int asInt(int i) { return as(i, int.class); }
+    public long asLong(int i) { return Convert.bits(stack, cell(i), Values.INT, false, "", i); }
 
     /** A number. */
-    public double asDouble(int i) {
-        int cell = cell(i);
-        return stack.type(cell) == Values.FLOAT ? Double.longBitsToDouble(stack.payload(cell)) : as(i, double.class);
-    }
-
-    /** A truth value. */
-    public boolean asBoolean(int i) { return as(i, boolean.class); }
+    public double asDouble(int i) { return Double.longBitsToDouble(Convert.bits(stack, cell(i), Values.FLOAT, false, "", i)); }
 
     /** Text. */
     public String asString(int i) { return as(i, String.class); }
-
-    /** Bytes. */
-    public byte[] asBytes(int i) { return as(i, byte[].class); }
 
     /** A tensor. What is written to one that was borrowed from an array goes back into the array. */
     public Tensor asTensor(int i) { return as(i, Tensor.class); }
@@ -59,10 +43,6 @@ public final class Args {
     /** A list. */
     @SuppressWarnings("unchecked")
     public List<Object> asList(int i) { return as(i, List.class); }
-
-    /** A map. */
-    @SuppressWarnings("unchecked")
-    public Map<Object, Object> asMap(int i) { return as(i, Map.class); }
 
     /** An argument as a value of a class: those above, arrays of numbers, records, functional interfaces. */
     @SuppressWarnings("unchecked")

@@ -13,6 +13,14 @@ final class Convert {
         throw new ArgumentException(function, position, nameOf(type), describe(value));
     }
 
+    /** The bits of a number in a cell, as one of a type: INT or FLOAT. */
+    static long bits(Stack stack, int cell, int type, boolean owned, String function, int position) {
+        if (stack.type(cell) == type) return stack.payload(cell);
+        Object value = Values.take(stack, cell, owned);
+        if (type == Values.INT) return (Long) to(value, long.class, function, position);
+        return Double.doubleToRawLongBits((Double) to(value, double.class, function, position));
+    }
+
     /** Null where it does not fit. */
     private static Object number(Object value, Class<?> type) {
         if (value instanceof Long number) {

@@ -20,7 +20,7 @@ final class Errors {
         if (original instanceof RuntimeException || original instanceof Error) return original;
         String kind = new String(kindBytes, UTF_8), message = new String(messageBytes, UTF_8), trace = new String(traceBytes, UTF_8);
         if (original != null) return new PortcallException(kind, message, trace, original);
-        List<Object> items = facts == 0 ? List.of("") : Values.items(Stack.get(), facts);
+        List<Object> items = facts == 0 ? List.of("") : Values.items(facts);
         Object tag = items.isEmpty() ? "" : items.get(0);
         if ("portcall.ArgumentError".equals(tag) && items.size() == 5) {
             return new ArgumentException(message, trace, items.subList(1, 5));

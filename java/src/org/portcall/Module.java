@@ -9,7 +9,7 @@ public final class Module extends PortcallObject {
     private static final PackedFunc LOAD = Portcall.get("ffi.ModuleLoadFromFile"), GET = Portcall.get("ffi.ModuleGetFunction"),
             IMPORT = Portcall.get("ffi.ModuleImportModule"), IMPORTS = Portcall.get("ffi.ModuleImports"),
             NAMES = Portcall.get("portcall.ModuleFunctionNames"), KIND = Portcall.get("ffi.ModuleGetKind"),
-            ENTRY = Portcall.get("portcall.ModuleEntryName"), SYSTEM = Portcall.get("ffi.SystemLib");
+            ENTRY = Portcall.get("portcall.ModuleEntryName");
 
     Module(long object) { super(object, Values.MODULE); }
 
@@ -18,9 +18,6 @@ public final class Module extends PortcallObject {
      * @throws ModuleLoadException the file is missing, or is no such library; the message says why
      */
     public static Module load(Path path) { return LOAD.callModule(path.toString()); }
-
-    /** The functions of code that is linked with the program. */
-    public static Module systemLib(String prefix) { return SYSTEM.callModule(prefix); }
 
     /**
      * A function of the module, or of what it imports.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 package org.portcall;
 
+import java.lang.reflect.Array;
 import java.nio.ByteBuffer;
-import java.nio.ByteOrder;
 
 /**
  * Arrays of numbers as arguments. They are copied, and back when the call is over: small ones into the stack, as a borrowed
@@ -12,8 +12,8 @@ final class Numbers {
     private static final int HEADER = 56, ALIGNMENT = 64; // bytes of a DLTensor and its extent; of compiled code
 
     static boolean isNumbers(Object value) {
-        return value instanceof double[] || value instanceof int[] || value instanceof long[] || value instanceof short[]
-                || value instanceof boolean[] || value instanceof float[];
+        return value instanceof float[] || value instanceof double[] || value instanceof int[] || value instanceof long[]
+                || value instanceof short[] || value instanceof boolean[];
     }
 
     static DType dtypeOf(Object array) {
@@ -27,44 +27,15 @@ final class Numbers {
         throw new IllegalArgumentException(array.getClass().getSimpleName() + " is no array of numbers");
     }
 
-    static int put(Stack stack, int at, int end, float[] array, int flags) {
-        int data = place(stack, end), nbytes = 4 * array.length;
-        if ((flags & Values.NESTED) != 0 || !fits(data, 4L * array.length)) return putLarge(stack, at, end, array, flags);
-        describe(stack, at, end, data, DType.FLOAT32, array.length);
-        stack.floats.put(data / 4, array);
-        stack.hold(new Handle(0) {
-            @Override void done() { stack.floats.get(data / 4, array); }
-        });
-        return data + nbytes;
-    }
-
     static int put(Stack stack, int at, int end, Object array, int flags) {
         DType dtype = dtypeOf(array);
-        int length = java.lang.reflect.Array.getLength(array), data = place(stack, end);
+        int length = Array.getLength(array), head = end + 7 & ~7;
+        int data = (int) ((stack.address + head + HEADER + ALIGNMENT - 1 & -ALIGNMENT) - stack.address);
         long nbytes = dtype.nbytes(length);
-        if ((flags & Values.NESTED) != 0 || !fits(data, nbytes)) return putLarge(stack, at, end, array, flags);
-        describe(stack, at, end, data, dtype, length);
-        put(at(stack, data), array, true);
-        stack.hold(new Handle(0) {
-            @Override void done() { put(at(stack, data), array, false); }
-        });
-        return data + (int) nbytes;
-    }
-
-    /** Where elements may begin, behind their description. */
-    private static int place(Stack stack, int end) {
-        int head = end + 7 & ~7;
-        return (int) ((stack.address + head + HEADER + ALIGNMENT - 1 & -ALIGNMENT) - stack.address);
-    }
-
-    private static boolean fits(int data, long nbytes) {
-        return nbytes <= Stack.RESERVED && data + nbytes <= Stack.BYTES - Stack.RESERVED;
-    }
-
-    /** A DLTensor: data, device, ndim, dtype, shape, strides, offset; its extent. */
-    private static void describe(Stack stack, int at, int end, int data, DType dtype, int length) {
-        int head = end + 7 & ~7;
-        stack.word(head, stack.address + data);
+        if ((flags & Values.NESTED) != 0 || nbytes > Stack.RESERVED || data + nbytes > Stack.BYTES - Stack.RESERVED) {
+            return putLarge(stack, at, end, array, flags);
+        }
+        stack.word(head, stack.address + data); // a DLTensor: data, device, ndim, dtype, shape, strides, offset; its extent
         stack.word(head + 8, 1);
         stack.word(head + 16, 1 | (long) dtype.word() << 32);
         stack.word(head + 24, stack.address + head + 48);
@@ -72,13 +43,14 @@ final class Numbers {
         stack.word(head + 40, 0);
         stack.word(head + 48, length);
         stack.set(at, Values.VIEW, stack.address + head);
+        put(stack.memory.position(data), array, true);
+        stack.hold(new Handle(0) {
+            @Override void done() { put(stack.memory.position(data), array, false); }
+        });
+        return data + (int) nbytes;
     }
 
-    private static ByteBuffer at(Stack stack, int data) {
-        return stack.memory.slice(data, Stack.BYTES - data).order(ByteOrder.nativeOrder());
-    }
-
-    /** Copies an array into memory, or out of it. */
+    /** Copies an array into memory from its position on, or out of it. */
     static void put(ByteBuffer memory, Object array, boolean in) {
         if (array instanceof float[] a) {
             if (in) memory.asFloatBuffer().put(a); else memory.asFloatBuffer().get(a);
@@ -94,13 +66,13 @@ final class Numbers {
             if (in) memory.put(a); else memory.get(a);
         } else if (array instanceof boolean[] a) {
             for (int i = 0; i < a.length; ++i) {
-                if (in) memory.put(i, (byte) (a[i] ? 1 : 0)); else a[i] = memory.get(i) != 0;
+                if (in) memory.put((byte) (a[i] ? 1 : 0)); else a[i] = memory.get() != 0;
             }
         }
     }
 
     private static int putLarge(Stack stack, int at, int end, Object array, int flags) {
-        int length = java.lang.reflect.Array.getLength(array);
+        int length = Array.getLength(array);
         Tensor copy = Tensor.empty(dtypeOf(array), length);
         copy.copyFrom(array);
         stack.hold(new Handle(copy.handle.use()) {

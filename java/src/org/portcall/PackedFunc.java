@@ -79,24 +79,10 @@ public final class PackedFunc {
     }
 
     /** Calls it for a whole number. */
-    public long callLong(Object... args) {
-        Stack stack = Stack.get();
-        int frame = stack.top(), mark = stack.count;
-        try {
-            put(stack, frame, mark, args);
-            run(stack, frame, args.length);
-            return longResult(stack, frame);
-        } finally {
-            stack.leave(frame, mark);
-            Reference.reachabilityFence(this);
-        }
-    }
+    public long callLong(Object... args) { return callAs(long.class, args); }
 
     /** Calls it for a number. */
     public double callDouble(Object... args) { return callAs(double.class, args); }
-
-    /** Calls it for a truth value. */
-    public boolean callBoolean(Object... args) { return callAs(boolean.class, args); }
 
     /** Calls it for text. */
     public String callString(Object... args) { return callAs(String.class, args); }
@@ -150,49 +136,17 @@ public final class PackedFunc {
 
     private void run(Stack stack, int frame, int n) { Native.call(call, self, stack.address, frame, n); }
 
-    private long longResult(Stack stack, int frame) {
-        if (stack.type(frame) == Values.INT) return stack.payload(frame);
-        return (Long) Convert.to(Values.take(stack, frame, true), long.class, name, -1);
-    }
-
-    private double doubleResult(Stack stack, int frame) {
-        if (stack.type(frame) == Values.FLOAT) return Double.longBitsToDouble(stack.payload(frame));
-        return (Double) Convert.to(Values.take(stack, frame, true), double.class, name, -1);
-    }
-
-    // Numbers alone: nothing is held, and nothing is boxed.
-
-    private int enter(Stack stack, int frame, int n) {
-        int end = frame + Stack.CELL * (n + 1);
+    /** Calls it with one or two numbers of a type, for one of that: by their bits, and nothing is boxed. */
+    long callBits(int type, int n, long a, long b) {
+        Stack stack = Stack.get();
+        int frame = stack.top(), mark = stack.count, end = frame + Stack.CELL * (n + 1);
         if (end + Stack.RESERVED > Stack.BYTES) throw Stack.tooDeep();
-        stack.top(end);
-        return frame + Stack.CELL;
-    }
-
-    long callLongs(int n, long a, long b) {
-        Stack stack = Stack.get();
-        int frame = stack.top(), mark = stack.count;
         try {
-            int at = enter(stack, frame, n);
-            stack.set(at, Values.INT, a);
-            if (n > 1) stack.set(at + Stack.CELL, Values.INT, b);
+            stack.top(end);
+            stack.set(frame + Stack.CELL, type, a);
+            if (n > 1) stack.set(frame + 2 * Stack.CELL, type, b);
             run(stack, frame, n);
-            return longResult(stack, frame);
-        } finally {
-            stack.leave(frame, mark);
-            Reference.reachabilityFence(this);
-        }
-    }
-
-    double callDoubles(int n, double a, double b) {
-        Stack stack = Stack.get();
-        int frame = stack.top(), mark = stack.count;
-        try {
-            int at = enter(stack, frame, n);
-            stack.set(at, a);
-            if (n > 1) stack.set(at + Stack.CELL, b);
-            run(stack, frame, n);
-            return doubleResult(stack, frame);
+            return Convert.bits(stack, frame, type, true, name, -1);
         } finally {
             stack.leave(frame, mark);
             Reference.reachabilityFence(this);

@@ -43,7 +43,7 @@ public final class Portcall {
     }
 
     /** Removes a name; whether it was there. */
-    public static boolean remove(String name) { return REMOVE.callBoolean(name); }
+    public static boolean remove(String name) { return REMOVE.callAs(boolean.class, name); }
 
     /** The names of all functions. */
     public static List<String> names() {

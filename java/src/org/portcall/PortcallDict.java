@@ -42,5 +42,5 @@ public final class PortcallDict extends PortcallObject {
     }
 
     /** All pairs, copied, in their order. */
-    public Map<Object, Object> toMap() { return handle.with(object -> Values.pairs(Stack.get(), object)); }
+    public Map<Object, Object> toMap() { return handle.with(Values::pairs); }
 }

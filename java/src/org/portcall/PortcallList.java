@@ -48,5 +48,5 @@ public final class PortcallList extends PortcallObject {
     }
 
     /** All items, copied. */
-    public List<Object> toList() { return handle.with(object -> Values.items(Stack.get(), object)); }
+    public List<Object> toList() { return handle.with(Values::items); }
 }

@@ -4,7 +4,6 @@ package org.portcall;
 import java.lang.reflect.Method;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
-import java.nio.FloatBuffer;
 import java.nio.LongBuffer;
 import java.util.ArrayDeque;
 import java.util.Arrays;
@@ -23,7 +22,6 @@ final class Stack {
 
     final ByteBuffer memory = ByteBuffer.allocateDirect(BYTES).order(ByteOrder.nativeOrder());
     final long address = Native.address(memory);
-    final FloatBuffer floats = memory.asFloatBuffer();
     private final LongBuffer words = memory.asLongBuffer(); // less code than a ByteBuffer, which may be of any order
     private final Thread owner; // null where virtual threads borrow it
     private Handle[] held = new Handle[16];
@@ -106,8 +104,6 @@ final class Stack {
         word(at, type & 0xffffffffL);
         word(at + 8, payload);
     }
-
-    void set(int at, double value) { set(at, Values.FLOAT, Double.doubleToRawLongBits(value)); }
 
     int type(int at) { return (int) word(at); }
 

@@ -52,7 +52,7 @@ public final class Tensor extends PortcallObject {
      * @throws IllegalArgumentException the buffer is not a direct one, too small, or of the other order of bytes
      */
     public static Tensor wrap(Buffer direct, DType dtype, long... shape) {
-        int width = widthOf(direct);
+        int width = dtypeOf(direct).bits() / 8;
         long nbytes = bytesOf(dtype, shape), there = (long) direct.remaining() * width;
         if (!direct.isDirect()) {
             throw new IllegalArgumentException("the buffer is not a direct one: ByteBuffer.allocateDirect makes one, Tensor.of copies an array");
@@ -67,17 +67,13 @@ public final class Tensor extends PortcallObject {
     }
 
     /** A direct buffer as an argument: of its own type, with one dimension. */
-    static Tensor over(Buffer buffer) {
-        DType dtype = buffer instanceof FloatBuffer ? DType.FLOAT32 : buffer instanceof DoubleBuffer ? DType.FLOAT64
+    static Tensor over(Buffer buffer) { return wrap(buffer, dtypeOf(buffer), buffer.remaining()); }
+
+    private static DType dtypeOf(Buffer buffer) {
+        if (buffer instanceof CharBuffer) throw new IllegalArgumentException("a buffer of characters is no tensor");
+        return buffer instanceof FloatBuffer ? DType.FLOAT32 : buffer instanceof DoubleBuffer ? DType.FLOAT64
                 : buffer instanceof IntBuffer ? DType.INT32 : buffer instanceof LongBuffer ? DType.INT64
                 : buffer instanceof ShortBuffer ? DType.INT16 : DType.UINT8;
-        return wrap(buffer, dtype, buffer.remaining());
-    }
-
-    private static int widthOf(Buffer buffer) {
-        if (buffer instanceof CharBuffer) throw new IllegalArgumentException("a buffer of characters is no tensor");
-        return buffer instanceof ByteBuffer ? 1 : buffer instanceof ShortBuffer ? 2
-                : buffer instanceof DoubleBuffer || buffer instanceof LongBuffer ? 8 : 4;
     }
 
     private static ByteOrder orderOf(Buffer buffer) {

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 package org.portcall;
 
+import static java.lang.Double.doubleToRawLongBits;
+import static java.lang.Double.longBitsToDouble;
+
 import java.lang.reflect.InvocationHandler;
 import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Method;
@@ -11,7 +14,6 @@ import java.util.List;
 import java.util.function.DoubleBinaryOperator;
 import java.util.function.DoubleUnaryOperator;
 import java.util.function.LongBinaryOperator;
-import java.util.function.LongSupplier;
 import java.util.function.LongUnaryOperator;
 
 /** Functional interfaces as types of functions, both ways. Those of numbers box nothing. */
@@ -57,23 +59,13 @@ final class Typed {
     /** What the core calls for a function of an interface: an Upcall.Direct or a PackedFunc.Body. */
     static Object body(Class<?> type, Object function) {
         if (function instanceof PackedFunc.Body body) return body;
-        if (function instanceof LongBinaryOperator f) {
-            return (Upcall.Direct) (s, at, n) -> s.set(at, Values.INT, f.applyAsLong(asLong(s, at, n, 2, 0), asLong(s, at, n, 2, 1)));
-        }
-        if (function instanceof LongUnaryOperator f) {
-            return (Upcall.Direct) (s, at, n) -> s.set(at, Values.INT, f.applyAsLong(asLong(s, at, n, 1, 0)));
-        }
+        if (function instanceof LongBinaryOperator f) return direct(Values.INT, 2, f);
+        if (function instanceof LongUnaryOperator f) return direct(Values.INT, 1, (a, b) -> f.applyAsLong(a));
         if (function instanceof DoubleBinaryOperator f) {
-            return (Upcall.Direct) (s, at, n) -> s.set(at, f.applyAsDouble(asDouble(s, at, n, 2, 0), asDouble(s, at, n, 2, 1)));
+            return direct(Values.FLOAT, 2, (a, b) -> doubleToRawLongBits(f.applyAsDouble(longBitsToDouble(a), longBitsToDouble(b))));
         }
         if (function instanceof DoubleUnaryOperator f) {
-            return (Upcall.Direct) (s, at, n) -> s.set(at, f.applyAsDouble(asDouble(s, at, n, 1, 0)));
-        }
-        if (function instanceof LongSupplier f) {
-            return (Upcall.Direct) (s, at, n) -> {
-                Args.checkCount(0, n);
-                s.set(at, Values.INT, f.getAsLong());
-            };
+            return direct(Values.FLOAT, 1, (a, b) -> doubleToRawLongBits(f.applyAsDouble(longBitsToDouble(a))));
         }
         return reflected(methodOf(type), function);
     }
@@ -92,33 +84,27 @@ final class Typed {
         };
     }
 
-    private static long asLong(Stack stack, int frame, int count, int expected, int i) {
-        Args.checkCount(expected, count);
-        int cell = frame + Stack.CELL * (i + 1);
-        if (stack.type(cell) == Values.INT) return stack.payload(cell);
-        return (Long) Convert.to(Values.take(stack, cell, false), long.class, "", i);
-    }
-
-    private static double asDouble(Stack stack, int frame, int count, int expected, int i) {
-        Args.checkCount(expected, count);
-        int cell = frame + Stack.CELL * (i + 1);
-        if (stack.type(cell) == Values.FLOAT) return Double.longBitsToDouble(stack.payload(cell));
-        return (Double) Convert.to(Values.take(stack, cell, false), double.class, "", i);
+    /** A function of the bits of one or two numbers. */
+    private static Upcall.Direct direct(int type, int expected, LongBinaryOperator function) {
+        return (stack, frame, count) -> {
+            Args.checkCount(expected, count);
+            long a = Convert.bits(stack, frame + Stack.CELL, type, false, "", 0);
+            long b = expected == 1 ? 0 : Convert.bits(stack, frame + 2 * Stack.CELL, type, false, "", 1);
+            stack.set(frame, type, function.applyAsLong(a, b));
+        };
     }
 
     // ---- Functions of the core for Java ----
 
     static Object view(Class<?> type, PackedFunc f) {
-        if (type == LongBinaryOperator.class) return (LongBinaryOperator) (a, b) -> f.callLongs(2, a, b);
-        if (type == LongUnaryOperator.class) return (LongUnaryOperator) a -> f.callLongs(1, a, 0);
-        if (type == DoubleBinaryOperator.class) return (DoubleBinaryOperator) (a, b) -> f.callDoubles(2, a, b);
-        if (type == DoubleUnaryOperator.class) return (DoubleUnaryOperator) a -> f.callDoubles(1, a, 0);
-        if (type == LongSupplier.class) return (LongSupplier) f::callLong;
-        if (type == PackedFunc.Body.class) return (PackedFunc.Body) args -> {
-            Object[] values = new Object[args.size()];
-            for (int i = 0; i < values.length; ++i) values[i] = args.get(i);
-            return f.call(values);
-        };
+        if (type == LongBinaryOperator.class) return (LongBinaryOperator) (a, b) -> f.callBits(Values.INT, 2, a, b);
+        if (type == LongUnaryOperator.class) return (LongUnaryOperator) a -> f.callBits(Values.INT, 1, a, 0);
+        if (type == DoubleBinaryOperator.class) {
+            return (DoubleBinaryOperator) (a, b) -> longBitsToDouble(f.callBits(Values.FLOAT, 2, doubleToRawLongBits(a), doubleToRawLongBits(b)));
+        }
+        if (type == DoubleUnaryOperator.class) {
+            return (DoubleUnaryOperator) a -> longBitsToDouble(f.callBits(Values.FLOAT, 1, doubleToRawLongBits(a), 0));
+        }
         Method method = methodOf(type);
         Class<?> result = method.getReturnType();
         InvocationHandler handler = (proxy, called, args) -> {

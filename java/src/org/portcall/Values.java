@@ -41,8 +41,8 @@ final class Values {
     private static int putOther(Stack stack, int at, int end, Object value, int flags) {
         if (value instanceof String text) return putText(stack, at, text, end, flags);
         if (value instanceof Boolean truth) return set(stack, at, BOOL, truth ? 1 : 0, end);
-        if (value instanceof float[] array) return Numbers.put(stack, at, end, array, flags);
         if (value instanceof byte[] bytes) return putBytes(stack, at, bytes, end);
+        if (Numbers.isNumbers(value)) return Numbers.put(stack, at, end, value, flags);
         if (value instanceof PortcallObject object) return hold(stack, at, object.type, object.handle, end);
         if (value instanceof PackedFunc function) return hold(stack, at, FUNCTION, function.handle, end);
         if (value instanceof Float number) return set(stack, at, FLOAT, Double.doubleToRawLongBits(number), end);
@@ -57,7 +57,6 @@ final class Values {
         if (value instanceof List<?> list) return putItems(stack, at, end, list.iterator(), ARRAY);
         if (value instanceof Map<?, ?> map) return putMap(stack, at, end, map, MAP);
         if (value instanceof Record record) return Records.put(stack, at, end, record);
-        if (Numbers.isNumbers(value)) return Numbers.put(stack, at, end, value, flags);
         Class<?> type = value.getClass();
         if (type.isHidden() || type.isSynthetic()) { // a lambda
             Class<?>[] interfaces = type.getInterfaces();
@@ -220,15 +219,15 @@ final class Values {
             case BYTES_HERE: return bytes(stack.memory, (int) payload, size);
             case SMALL_TEXT: return text(stack.memory, at + 8, size);
             case SMALL_BYTES: return bytes(stack.memory, at + 8, size);
-            default: return type < OBJECT ? (Object) payload : takeObject(stack, type, payload, owned);
+            default: return type < OBJECT ? (Object) payload : takeObject(type, payload, owned);
         }
     }
 
-    private static Object takeObject(Stack stack, int type, long object, boolean owned) {
+    private static Object takeObject(int type, long object, boolean owned) {
         switch (type) {
             case STR, BYTES, SHAPE, BIG_INT, ARRAY, MAP:
                 try {
-                    return copy(stack, type, object);
+                    return copy(type, object);
                 } finally {
                     if (owned) Native.release(object);
                 }
@@ -245,14 +244,14 @@ final class Values {
         }
     }
 
-    private static Object copy(Stack stack, int type, long object) {
+    private static Object copy(int type, long object) {
         switch (type) {
             case STR: return new String(Native.bytes(object), UTF_8);
             case BYTES: return Native.bytes(object);
             case SHAPE: return Shape.of(Native.shape(object));
             case BIG_INT: return wide(Native.words(object));
-            case ARRAY: return items(stack, object);
-            default: return pairs(stack, object);
+            case ARRAY: return items(object);
+            default: return pairs(object);
         }
     }
 
@@ -266,30 +265,24 @@ final class Values {
     }
 
     /** The items of a sequence, copied. */
-    static List<Object> items(Stack stack, long object) {
-        int before = stack.top(), cell = stack.reserve(1);
-        try {
+    static List<Object> items(long object) {
+        return Stack.visit(1, (stack, cell) -> {
             List<Object> items = new ArrayList<>((int) Math.min(Native.size(object), 1 << 20));
             for (long i = 0; Native.item(object, i, stack.address + cell); ++i) items.add(take(stack, cell, true));
             return items;
-        } finally {
-            stack.top(before);
-        }
+        });
     }
 
     /** The pairs of a map, copied, in its order. */
-    static Map<Object, Object> pairs(Stack stack, long object) {
-        int before = stack.top(), cells = stack.reserve(2);
-        try {
+    static Map<Object, Object> pairs(long object) {
+        return Stack.visit(2, (stack, cells) -> {
             Map<Object, Object> pairs = new LinkedHashMap<>();
             for (long pair = 0; (pair = Native.pair(object, pair, stack.address + cells)) != 0; ) {
                 Object key = take(stack, cells, true);
                 pairs.put(key, take(stack, cells + Stack.CELL, true));
             }
             return pairs;
-        } finally {
-            stack.top(before);
-        }
+        });
     }
 
     private static byte[] bytes(ByteBuffer m, int offset, int size) {
