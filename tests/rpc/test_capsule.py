@@ -3,10 +3,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import pickle
+import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +18,7 @@ from click.testing import CliRunner
 
 from portcall import errors, rpc, testing, toolchain
 from portcall.cli import cli
-from portcall.rpc.client._capsule import FIRST_LINE
+from portcall.rpc.client._capsule import FIRST_LINE, Capsule
 from rpc.serving import Serving
 
 KERNEL = """
@@ -94,6 +98,66 @@ def test_capsule_commands_show_and_run(server: Serving, library: Path, tmp_path:
     assert (code, json.loads(text)["error"]["kind"]) == (1, "FileNotFoundError")
 
 
+def test_capsule_gives_a_debugger_no_names_of_its_own_descriptors(
+    server: Serving, library: Path, tmp_path: Path
+) -> None:
+    crash(server, library, tmp_path / "folder")
+    (path,) = (tmp_path / "folder").iterdir()
+    words = ["env", "LD_DEBUG=files", f"LD_DEBUG_OUTPUT={tmp_path / 'files'}"]  # what is loaded, by the linker's names
+    assert testing.run_capsule(path, debugger=words).crashed
+    names = re.findall(
+        r"file=/proc/self/fd/[./]*(\d+) ", "".join(each.read_text() for each in tmp_path.glob("files.*"))
+    )
+    assert names
+    assert min(map(int, names)) > 100
+
+
+def test_capsule_on_a_full_disk_keeps_the_facts(server: Serving, library: Path, tmp_path: Path) -> None:
+    def writing(self: Capsule, facts: dict[str, Any]) -> str:
+        if not self._why:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(self, facts)
+
+    write = Capsule._write
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Capsule, "_write", writing)
+        error = crash(server, library, tmp_path)
+    (path,) = tmp_path.iterdir()
+    assert str(path) in str(error)
+    assert "space" in testing.read_capsule(path)["incomplete"]
+
+
+def test_capsule_that_cannot_be_kept_says_why(server: Serving, library: Path, tmp_path: Path) -> None:
+    def writing(self: Capsule, facts: dict[str, Any]) -> str:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Capsule, "_write", writing)
+        error = crash(server, library, tmp_path / "folder")
+    assert os.strerror(errno.EROFS) in str(error)
+    assert "portcall capsule run" not in str(error)
+
+
+def test_capsule_gives_back_the_room_of_what_it_cannot_keep(tmp_path: Path) -> None:
+    kept = Capsule(tmp_path, 1 << 20)
+    kept.writelines([b"x" * 5000])  # some of it may be held back
+    kept.drop("no room")
+    kept._frames.flush()
+    assert os.fstat(kept._frames.fileno()).st_blocks * 512 <= 8192
+
+
+@pytest.mark.parametrize("kind", ["pipe", "/dev/zero", "sparse"])
+def test_capsule_that_is_no_file_or_without_end_is_an_error(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "sparse":
+        path.write_bytes(FIRST_LINE + b"{}\n")
+        os.truncate(path, 40 << 30)  # more than fits into memory
+    with pytest.raises(ValueError, match="capsule"):
+        testing.read_capsule(kind if kind.startswith("/") else path)
+
+
 def test_capsule_that_no_longer_crashes_says_so(server: Serving, library: Path, tmp_path: Path) -> None:
     crash(server, library, tmp_path)
     (path,) = tmp_path.glob("*.capsule")
@@ -142,6 +206,8 @@ class Evil:
         FIRST_LINE + b"{}\n\2" + bytes(8),
         FIRST_LINE + b"{}\n\0" + b"\xff" * 8,
         FIRST_LINE + b"{}\n\0\4\0\0",
+        FIRST_LINE + b"{}\n" + bytes(90),
+        FIRST_LINE + b'{"a":' + b"[" * 450 + b"]" * 450 + b"}\n\0\4",
     ],
 )
 def test_damaged_capsule_is_an_error(data: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import mmap
 import os
 import signal
 import socket
+import stat
 import struct
 import subprocess
 import sys
@@ -19,7 +21,6 @@ import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from portcall import errors
@@ -36,6 +37,10 @@ _OUTPUT, _SHUTDOWN = 32, 1
 _MOST_FACTS = 1 << 20
 _EXIT_TIMEOUT = 5.0
 _PIECE = 1 << 20
+# gdb opens libraries by the names that the process has for them, /proc/self/fd/N among them: of its own N, which may be
+# a pipe from which it would read for ever.
+_HIGH_NUMBERS = "import os; [os.open(os.devnull, os.O_RDONLY) for _ in range(200)]; "
+_LEAST_FRAME = 12  # bytes: its length, and a code
 
 
 @dataclass(frozen=True)
@@ -70,7 +75,33 @@ class Contents:
     """
 
     facts: dict[str, Any]
-    frames: list[tuple[bool, memoryview]]
+    frames: Frames
+
+
+class Frames:
+    """The frames of a capsule, which stay in the file: there may be millions.
+
+    Raises:
+        ValueError: they are damaged.
+    """
+
+    def __init__(self, name: str, data: memoryview, begin: int) -> None:
+        self._data, self._begin = data, begin
+        while begin < len(data):
+            size = 8 + int.from_bytes(data[begin + 1 : begin + 9], "little")
+            if data[begin] > 1 or begin + 1 + size > len(data) or size < _LEAST_FRAME:
+                raise ValueError(f"the capsule '{name}' is damaged at byte {begin}: a whole frame is expected")
+            begin += 1 + size
+
+    def __iter__(self) -> Iterator[tuple[bool, memoryview]]:
+        begin = self._begin
+        while begin < len(self._data):
+            end = begin + 9 + int.from_bytes(self._data[begin + 1 : begin + 9], "little")
+            yield self._data[begin] == 0, self._data[begin + 1 : end]
+            begin = end
+
+    def __bool__(self) -> bool:
+        return self._begin < len(self._data)
 
 
 def read_capsule(path: str | os.PathLike[str]) -> Contents:
@@ -79,24 +110,28 @@ def read_capsule(path: str | os.PathLike[str]) -> Contents:
     Raises:
         ValueError: it is none, or is damaged.
     """
-    name, data = os.fspath(path), memoryview(Path(path).read_bytes())
+    name, data = os.fspath(path), _mapped(path)
     if data[: len(FIRST_LINE)] != FIRST_LINE:
         raise ValueError(f"'{name}' is not a capsule: its first line is not {FIRST_LINE.decode()!r}")
     line, end, _ = bytes(data[len(FIRST_LINE) : len(FIRST_LINE) + _MOST_FACTS]).partition(b"\n")
     try:
-        facts = json.loads(line)
+        facts = _printable(json.loads(line))
     except (ValueError, RecursionError):
         facts = None
     if not end or not isinstance(facts, dict):
         raise ValueError(f"the capsule '{name}' is damaged: a line of JSON with facts is expected")
-    frames, begin = [], len(FIRST_LINE) + len(line) + 1
-    while begin < len(data):
-        size = 8 + int.from_bytes(data[begin + 1 : begin + 9], "little")
-        if data[begin] > 1 or begin + 1 + size > len(data) or size < 8:
-            raise ValueError(f"the capsule '{name}' is damaged at byte {begin}: a whole frame is expected")
-        frames.append((data[begin] == 0, data[begin + 1 : begin + 1 + size]))
-        begin += 1 + size
-    return Contents({str(key): _printable(value) for key, value in facts.items()}, frames)
+    return Contents(facts, Frames(name, data, len(FIRST_LINE) + len(line) + 1))
+
+
+def _mapped(path: str | os.PathLike[str]) -> memoryview:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        kind = os.fstat(descriptor)
+        if not stat.S_ISREG(kind.st_mode):
+            raise ValueError(f"'{os.fspath(path)}' is not a capsule: it is no file")
+        return memoryview(mmap.mmap(descriptor, 0, prot=mmap.PROT_READ) if kind.st_size else b"")
+    finally:
+        os.close(descriptor)
 
 
 def run_capsule(
@@ -142,7 +177,8 @@ def _child(debugger: Sequence[str]) -> Iterator[tuple[socket.socket, subprocess.
         with ours:
             with theirs:
                 number = str(theirs.fileno())
-                command = [*debugger, sys.executable, "-c", _CHILD, number, number, directory]
+                code = f"{_HIGH_NUMBERS if debugger else ''}{_CHILD}"
+                command = [*debugger, sys.executable, "-c", code, number, number, directory]
                 process = subprocess.Popen(command, stdin=None if debugger else subprocess.DEVNULL, stdout=2,
                                            pass_fds=[theirs.fileno()])  # fmt: skip
             try:
@@ -193,11 +229,11 @@ class _Answers:
             return frame
 
 
-def _exchange(sock: socket.socket, frames: Sequence[tuple[bool, memoryview]], timeout: float) -> CapsuleRun:
+def _exchange(sock: socket.socket, frames: Frames, timeout: float) -> CapsuleRun:
     """Send the client's frames, each after what had come before it."""
     sock.settimeout(None)
     answers = _Answers(sock)
-    requests = [frame for ours, frame in frames if ours and code_of(bytes(frame[:12])) != _SHUTDOWN]
+    requests = sum(ours and code_of(bytes(frame[:12])) != _SHUTDOWN for ours, frame in frames)
     sent = count = differs = 0
 
     def run() -> bool:
@@ -223,7 +259,7 @@ def _exchange(sock: socket.socket, frames: Sequence[tuple[bool, memoryview]], ti
     if not crashed:
         with contextlib.suppress(OSError):
             sock.sendall(struct.pack("<Qi", 4, _SHUTDOWN))
-    return CapsuleRun(crashed, "", sent, len(requests), differs)
+    return CapsuleRun(crashed, "", sent, requests, differs)
 
 
 def _printable(value: Any) -> Any:

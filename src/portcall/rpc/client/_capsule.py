@@ -69,7 +69,7 @@ class Capsule:
         """Keep the facts alone."""
         self._why = self._why or why
         with contextlib.suppress(OSError, ValueError):
-            self._frames.truncate(0)
+            os.ftruncate(self._frames.fileno(), 0)  # what the file object holds back is never written
 
     def asking(self, ask: Callable[[], errors.RPCError | None] | None) -> Callable[[], errors.RPCError | None] | None:
         """Return what asks how the session ended, and keeps one that crashed."""
@@ -77,9 +77,12 @@ class Capsule:
         def asked() -> errors.RPCError | None:
             error = ask() if ask else None
             if isinstance(error, errors.RemoteCrashError) and not self.path:
-                with contextlib.suppress(OSError):
+                try:
                     self._keep(error)
-                    error.args = (f"{error}\nIt is kept in {self.path}; portcall capsule run FILE repeats it",)
+                    kept = f"It is kept in {self.path}; portcall capsule run FILE repeats it"
+                except OSError as failed:
+                    kept = f"It could not be kept in {self._folder}: {failed.strerror or failed}"
+                error.args = (f"{error}\n{kept}",)
             return error
 
         return asked if ask else None
@@ -91,18 +94,26 @@ class Capsule:
                 self.drop("the connection did not end")
         found = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "message": printable(str(error)),
                  "call": error.call, "signal": error.signal, "stderr": error.stderr}  # fmt: skip
-        facts = {**self.facts, **found, "files": self.files, "incomplete": self._why}
+        facts = {**self.facts, **found, "files": self.files}
+        try:
+            self.path = self._write(facts)
+        except OSError as error:  # there may be room for the facts
+            self.drop(str(error))
+            self.path = self._write(facts)
+
+    def _write(self, facts: dict[str, Any]) -> str:
         prefix = time.strftime("crash-%Y%m%d-%H%M%S-")  # nothing that the server said
         handle, path = tempfile.mkstemp(".capsule", prefix, self._folder)  # for this user alone
         try:
             with open(handle, "wb") as file:
-                file.write(FIRST_LINE + json.dumps(facts).encode() + b"\n")
-                self._frames.seek(0)
-                shutil.copyfileobj(self._frames, file)
+                file.write(FIRST_LINE + json.dumps({**facts, "incomplete": self._why}).encode() + b"\n")
+                if not self._why:
+                    self._frames.seek(0)
+                    shutil.copyfileobj(self._frames, file)
         except BaseException:
             os.unlink(path)
             raise
-        self.path = path
+        return path
 
     def __enter__(self) -> Capsule:
         return self
