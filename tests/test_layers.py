@@ -67,7 +67,7 @@ HOUSE = [
         "_difference",
         "__init__",
     ),
-    ("vm", "_types _profile _weights", "_executable _values", "_machine", "_language", "__init__"),
+    ("vm", "_types _profile _weights", "_executable _values", "_cache _machine", "_language", "__init__"),
     (
         "compile",
         "_options _target _math _writer _program _weights",
@@ -159,7 +159,7 @@ HOUSE = [
         "_command _progress",
         "_devices _isolate _remote _graph_report _onnx _onnx_report _vm_arguments _vm_report",
         "_call _farm_check _farm_start _params_report _stubs",
-        "_bench_cool _bench_export _bench_report _bench_trace _bench_ways",
+        "_bench_cool _bench_export _bench_language _bench_report _bench_trace _bench_ways",
         "_bench_against _bench_keep _bench_stored",
         "_model",
         "_bench_subject",

@@ -25,6 +25,7 @@ RUN_BY = {
     "README": "test_examples.py", "coming-from-tvm-ffi": "test_pages.py", "calls": "test_pages.py",
     "compile": "compile/test_compile_page.py",
     "cpp": "test_cpp_page.py", "devices": "devices/test_devices_page.py", "farm": "farm/test_farm_page.py",
+    "language-models": "vm/test_language_page.py",
     "graph": "graph/test_docs.py", "ir": "ir/test_docs.py", "ir-example": "ir/test_example_page.py",
     "numbers": "test_pages.py", "rpc": "rpc/test_rpc_page.py",
     "testing-on-boards": "farm/test_pytest_plugin.py", "vm": "vm/test_vm_page.py",

@@ -13,6 +13,7 @@ using bytes::Throw;
 
 constexpr size_t kDepths = 2;  // what is deeper is joined with the last depth
 constexpr double kJoinedWhen = 32;
+constexpr size_t kMostSequences = 1 << 16;  // a client may add them without tokens
 
 int32_t Narrow(int64_t value) { return static_cast<int32_t>(value); }
 size_t Index(int64_t value) { return static_cast<size_t>(value); }
@@ -43,6 +44,8 @@ const Sequences::Sequence& Sequences::Get(int64_t id) const {
 
 void Sequences::CheckNew(int64_t id) const {
   if (all_.count(id)) Throw("ValueError", {"the cache has a sequence ", id, " already: remove it first"});
+  if (all_.size() >= kMostSequences)
+    Throw("RuntimeError", {"the cache has ", all_.size(), " sequences, more are not possible: remove some"});
 }
 
 int32_t Sequences::NewBlock() {

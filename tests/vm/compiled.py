@@ -4,8 +4,11 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
+import importlib.metadata
 import pickle
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,6 +52,25 @@ def compile_with(python: str | Path, folder: Path, *names: str) -> Compiled:
             assert done.returncode == 0, done.stderr
             (folder / "complete").touch()
     return Compiled(folder)
+
+
+def language_model(cache_dir: Path, mode: str) -> Path:
+    """Return the folder of the language model of ``language_model.py``, compiled by the installed apache-tvm."""
+    source = Path(__file__).parent / "language_model.py"
+    digest = hashlib.sha256(source.read_bytes() + importlib.metadata.version("apache-tvm").encode()).hexdigest()[:16]
+    return compile_language(sys.executable, cache_dir / f"language-{mode}-{digest}", mode)
+
+
+def compile_language(python: str | Path, folder: Path, mode: str) -> Path:
+    """Compile the language model with the apache-tvm of an interpreter, unless it is there."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "params.json").exists():
+            command = [python, Path(__file__).parent / "language_model.py", folder, mode]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stderr
+    return folder
 
 
 def given(value: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import portcall
-from vm.compiled import COMPILE, Compiled, compile_with, scale
+from vm.compiled import COMPILE, Compiled, compile_with, language_model, scale
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -30,6 +30,12 @@ def models(cache_dir: Path) -> Compiled:
 def squeezenet(cache_dir: Path) -> Compiled:
     """Squeezenet, imported from ONNX and compiled by the apache-tvm that is installed."""
     return compile_with(sys.executable, cache_dir / f"relax-squeezenet-{digest()}", "squeezenet")
+
+
+@pytest.fixture(scope="session")
+def compiled(cache_dir: Path) -> Path:
+    """The folder of a language model, in bytecode."""
+    return language_model(cache_dir, "bytecode")
 
 
 def digest() -> str:

@@ -3,12 +3,7 @@
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
-import importlib.metadata
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,28 +12,10 @@ import pytest
 
 import portcall
 from portcall import Shape, get_global_func
-from vm import language_model
+from vm.compiled import language_model
 from vm.language_model import CONFIG, SIZES, history
 
 pytestmark = pytest.mark.peers
-
-
-def compile_with_tvm(cache_dir: Path, mode: str) -> Path:
-    """Return the folder of the model, compiled by the apache-tvm that is installed."""
-    source = Path(language_model.__file__)
-    digest = hashlib.sha256(source.read_bytes() + importlib.metadata.version("apache-tvm").encode()).hexdigest()[:16]
-    folder = cache_dir / f"language-{mode}-{digest}"
-    with folder.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (folder / "params.json").exists():
-            done = subprocess.run([sys.executable, source, folder, mode], capture_output=True, text=True, check=False)
-            assert done.returncode == 0, done.stderr
-    return folder
-
-
-@pytest.fixture(scope="session")
-def compiled(cache_dir: Path) -> Path:
-    return compile_with_tvm(cache_dir, "bytecode")
 
 
 def weights(folder: Path) -> list[portcall.Tensor]:
@@ -89,7 +66,7 @@ def test_logits_are_those_of_tvm_bit_for_bit(compiled: Path) -> None:
 
 
 def test_logits_of_compiled_functions_are_those_of_tvm_bit_for_bit(cache_dir: Path) -> None:
-    assert answers_are_those_of_tvm(compile_with_tvm(cache_dir, "compiled"))
+    assert answers_are_those_of_tvm(language_model(cache_dir, "compiled"))
 
 
 def test_cache_has_the_types_of_tvm(cache: Any) -> None:
@@ -269,7 +246,7 @@ def test_kinds_that_are_not_supported_are_refused_by_name(compiled: Path) -> Non
 
 def test_language_generates_forks_and_refuses_ids_that_there_are_not(compiled: Path) -> None:
     library = compiled / "language.so"
-    model = portcall.vm.language(library, compiled / "weights", tokens=256, chunk=64, vocabulary=CONFIG["vocab"])
+    model = portcall.vm.language(library, compiled / "weights", tokens=256, chunk=64)
     free = model.free_pages
     greedy = list(model.generate([1, 2, 3], 5))
     assert list(model.generate([1, 2, 3], 5, temperature=1e-6)) == greedy
@@ -285,12 +262,3 @@ def test_language_generates_forks_and_refuses_ids_that_there_are_not(compiled: P
     with pytest.raises(ValueError, match="id 512 at 1"):
         list(model.generate([1, 512]))
     assert model.free_pages == free
-
-
-def test_language_names_a_shard_that_was_cut_off(compiled: Path, tmp_path: Path) -> None:
-    for path in (compiled / "weights").iterdir():
-        (tmp_path / path.name).write_bytes(path.read_bytes())
-    shard = tmp_path / "params_shard_1.bin"
-    shard.write_bytes(shard.read_bytes()[:-1])
-    with pytest.raises(ValueError, match=r"params_shard_1\.bin"):
-        portcall.vm.language(compiled / "language.so", tmp_path, vocabulary=CONFIG["vocab"])

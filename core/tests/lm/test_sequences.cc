@@ -160,6 +160,15 @@ TEST("a batch that does not fit changes nothing") {
   CHECK_EQ(s.TotalLength(), 7);
 }
 
+TEST("the number of sequences is bounded") {
+  Sequences s(4, 4, false, [](int32_t, int32_t, int64_t) {});
+  for (int64_t id = 0; id < 1 << 16; ++id) s.Add(id);
+  CHECK_THROWS(s.Add(-1), Error);
+  CHECK_THROWS(s.Fork(0, -1), Error);
+  s.Remove(7);
+  s.Fork(0, -1);
+}
+
 TEST("a window slides: pages between the first tokens and the last ones are free again") {
   Sequences s(8, 4, true, [](int32_t, int32_t, int64_t) {});
   s.Add(0);

@@ -12,7 +12,7 @@ from portcall.cli._output import counted, listed, print_facts, print_line
 
 if TYPE_CHECKING:
     from portcall.inspect import LibraryReport
-    from portcall.vm import ExecutableInfo
+    from portcall.vm import CacheInfo, ExecutableInfo
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,13 @@ class ExecutableReport:
     kernels: tuple[str, ...]
     others: tuple[str, ...]
     missing: tuple[str, ...]
+
+    @property
+    def cache(self) -> CacheInfo | None:
+        """The cache of a language model."""
+        from portcall.vm import read_cache
+
+        return read_cache(self.info)
 
     @property
     def problems(self) -> list[str]:
@@ -54,6 +61,15 @@ class ExecutableReport:
         yield "calls", listed(self.others, everything) or "nothing else"
         tensors = [constant for constant in info.constants if constant.type == "tensor"]
         size = format_size(sum(constant.nbytes for constant in tensors))
+        if cache := self.cache:
+            size, page = format_size(cache.bytes_per_token), format_size(16 * cache.bytes_per_token)
+            yield (
+                "cache",
+                (
+                    f"{cache.layers} layers, {cache.heads} heads, {cache.key_heads} of keys, of {cache.width} numbers "
+                    f"({cache.dtype}): {size} a token, {page} a page of 16"
+                ),
+            )
         yield "constants", f"{len(info.constants)}, of them {len(tensors)} tensors with {size}"
 
     def to_dict(self) -> dict[str, object]:
@@ -63,6 +79,7 @@ class ExecutableReport:
             "signatures": {name: asdict(signature) for name, signature in info.signatures.items()},
             "constants": [asdict(constant) for constant in info.constants],
             "missing": list(self.missing),
+            **({"cache": {**asdict(cache), "bytes_per_token": cache.bytes_per_token}} if (cache := self.cache) else {}),
             "listing": info.listing,
         }
 
@@ -80,6 +97,7 @@ def open_executable(library: LibraryReport | None) -> ExecutableReport | None:
         return None
     kernels = tuple(name for name in info.calls if name in library.functions)
     others = tuple(name for name in info.calls if name not in library.functions)
+    get_global_func("portcall.LoadPlugin")("lm")  # built-in functions of language models
     known = [name for name in others if get_global_func(name, allow_missing=True) is not None]
     missing = () if len(library.modules) > 2 else tuple(name for name in others if name not in known)
     return ExecutableReport(info, kernels, others, missing)

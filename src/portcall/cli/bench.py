@@ -20,6 +20,7 @@ from portcall.cli import _bench_cool, _bench_report
 from portcall.cli._bench_against import against_options, compare_sides, is_comparison, report_error
 from portcall.cli._bench_export import annotation, write_junit, write_pyperf
 from portcall.cli._bench_keep import open_kept
+from portcall.cli._bench_language import bench_language, language_options
 from portcall.cli._bench_report import write_page
 from portcall.cli._bench_stored import compare_stored, show_stored, stored_code, stored_side
 from portcall.cli._bench_subject import Subject, open_subject, show_profile
@@ -53,6 +54,7 @@ portcall bench resnet50.onnx --fill random
 portcall bench kernels.so add_one --arg 'ones:float32[8]' --out 'float32[8]' --sustained 5m --cool 2m
 portcall bench resnet50.onnx --fill random --latency --every 33ms
 portcall bench new.so matmul --against old.so --arg @a.npy --arg @b.npy --out 'float32[64,64]' --fail-above 5%
+portcall bench llm.so --weights weights --tokens 64
 portcall bench bundle.so --input data=@x.npy --end-to-end --rpc board.local:9090 --key rasp
 """
 OTHERS = {  # commands, and what they do
@@ -94,6 +96,7 @@ class BenchCommand(Command):
 )
 @way_options
 @against_options
+@language_options
 @click.option("--end-to-end", is_flag=True, help="Time the copies of a model's inputs and outputs, too.")
 @click.option("--profile", is_flag=True, help="Show where the time of a model goes, kernel by kernel.")
 @click.option("--trace", type=click.Path(dir_okay=False), help="Write a model's nodes as a trace for ui.perfetto.dev.")
@@ -118,8 +121,13 @@ def command(ctx: click.Context, /, json_to: str | None, strict: bool, **given: A
     `portcall bench report FILE` shows what --json or --html wrote, and `portcall bench cool TIME` waits until this
     machine is cool; libraries of these names are ./report and ./cool.
 
+    With --weights the library is a language model; tokens a second are told of a prompt and of what is generated.
+
     A profile and a trace are of one run of the model, after the others, with each node's device waited for.
     """
+    if given["weights"]:
+        bench_language(ctx, given, json_to)
+        return
     check_ways(given)
     stored = stored_side(given)
     if stored is None and is_comparison(given):

@@ -11,6 +11,8 @@ With a library and a device of a session (``portcall.rpc``) the same lines run o
 from typing import TYPE_CHECKING
 
 from portcall._renamed import no_attribute as _no_attribute
+from portcall.vm._cache import CacheInfo as CacheInfo
+from portcall.vm._cache import read_cache as read_cache
 from portcall.vm._executable import ConstantInfo as ConstantInfo
 from portcall.vm._executable import ExecutableInfo as ExecutableInfo
 from portcall.vm._executable import FunctionInfo as FunctionInfo

@@ -53,7 +53,7 @@ def language(
         sequences, tokens: how many the cache holds at once.
         chunk: how many tokens are computed at once; longer prompts are given in parts.
         page_size: the tokens of a page for which the library was compiled.
-        vocabulary: the number of ids, where neither the library nor its metadata say it.
+        vocabulary: the number of ids; by default what the library says, or as many as there are logits.
 
     Raises:
         ValueError: the library has no language model, or none that is supported; the message says what is missing.
@@ -74,11 +74,13 @@ def language(
     names = [str(parameter["name"]) for parameter in metadata.get("params", ())]
     params = _load(machine, place, weights, names)
     vocabulary = vocabulary or metadata.get("model_config", metadata).get("vocab_size") or _vocabulary(machine)
-    if not vocabulary:
-        raise ValueError("neither the library nor its metadata say how many ids there are: give vocabulary=")
     sizes = (sequences, tokens, min(chunk, tokens), page_size, 0)
     cache = machine.module[_CREATE](*(place.shape([size]) for size in sizes))
-    return LanguageModel(machine, place, params, cache, sizes[2], vocabulary)
+    model = LanguageModel(machine, place, params, cache, sizes[2], vocabulary or 1)
+    if not vocabulary:
+        with model.sequence() as first:
+            model.vocabulary = len(first.feed([0]))
+    return model
 
 
 class _Place:

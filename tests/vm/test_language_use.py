@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""portcall.vm.language over sessions, with weights that are not right, and on the command line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import portcall
+from portcall import rpc
+from portcall.cli import cli
+from portcall.errors import ModelError, SessionClosedError
+from portcall.vm import LanguageModel, language
+from rpc.serving import serving
+from vm.language_model import CONFIG
+from vm.test_cli import run
+
+pytestmark = pytest.mark.peers
+
+
+def open_here(folder: Path, weights: Path | None = None) -> LanguageModel:
+    return language(folder / "language.so", weights or folder / "weights", tokens=64, chunk=16)
+
+
+def open_there(session: rpc.Session, folder: Path) -> LanguageModel:
+    library = session.load_module(session.upload(folder / "language.so"))
+    return language(library, folder / "weights", session.cpu(), tokens=64, chunk=16)
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    with serving("--key", "k") as running:
+        yield running.port
+
+
+@pytest.fixture
+def session(port: int) -> Iterator[rpc.Session]:
+    with rpc.connect("127.0.0.1", port, key="k", call_timeout=60) as made:
+        yield made
+
+
+def test_session_generates_what_this_machine_does(session: rpc.Session, compiled: Path) -> None:
+    here, there = open_here(compiled), open_there(session, compiled)
+    assert there.vocabulary == here.vocabulary == CONFIG["vocab"]
+    prompt = list(range(20))  # in two parts
+    assert list(there.generate(prompt, 9)) == list(here.generate(prompt, 9))
+    with there.sequence() as one, here.sequence() as same:
+        assert np.array_equal(one.feed(prompt), same.feed(prompt))
+        with one.fork(17) as two, same.fork(17) as other:
+            assert np.array_equal(there.decode([one, two], [5, 6]), here.decode([same, other], [5, 6]))
+        one.pop(3)
+        assert len(one) == 18
+
+
+def test_session_says_what_it_refuses_and_goes_on(session: rpc.Session, compiled: Path) -> None:
+    model = open_there(session, compiled)
+    with model.sequence() as one:
+        one.feed([1, 2, 3])
+        with pytest.raises(RuntimeError, match="the cache is full"):
+            one.feed([4] * 80)
+        with pytest.raises(ValueError, match="id -1 at 0"):
+            one.feed([-1])
+        with model.sequence() as two:
+            pages = model.free_pages
+        with pytest.raises(ValueError, match="ended"), two.fork():
+            pass
+        assert pages == model.free_pages
+        one.pop(len(one) - 2)
+        one.feed([3])
+
+
+def test_cache_of_a_session_that_ended_is_a_closed_session(port: int, compiled: Path) -> None:
+    with rpc.connect("127.0.0.1", port, key="k", call_timeout=60) as session:
+        model = open_there(session, compiled)
+    with pytest.raises(SessionClosedError):
+        list(model.generate([1], 1))
+
+
+def shorter(folder: Path) -> None:
+    shard = folder / "params_shard_1.bin"
+    shard.write_bytes(shard.read_bytes()[:-1])
+
+
+def changed(change: Callable[[Any], Any]) -> Callable[[Path], None]:
+    def write(folder: Path) -> None:
+        listed = json.loads((folder / "tensor-cache.json").read_text())
+        change(listed["records"])
+        (folder / "tensor-cache.json").write_text(json.dumps(listed))
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("damage", "named"),
+    [
+        (shorter, "params_shard_1.bin"),
+        (lambda folder: (folder / "params_shard_0.bin").unlink(), "params_shard_0.bin"),
+        (lambda folder: (folder / "tensor-cache.json").write_text("{"), "tensor-cache.json"),
+        (changed(lambda records: records.pop()), "'blocks.1.norm1.weight'"),
+        (changed(lambda records: records[0].update(dataPath="../a")), "../a"),
+        (changed(lambda records: records[0].update(format="zip")), "'zip'"),
+        (changed(lambda records: records[0]["records"][0].update(shape=[128, 512])), "'tokens.weight'"),
+        (changed(lambda records: records[0]["records"][0].update(dtype="float16")), "'tokens.weight'"),
+        (changed(lambda records: records[0]["records"][0].update(byteOffset=4)), "'tokens.weight'"),
+        (changed(lambda records: records.append(records[0])), "two weights"),
+    ],
+)
+def test_damaged_weights_are_named(damage: Callable[[Path], None], named: str, compiled: Path, tmp_path: Path) -> None:
+    for path in (compiled / "weights").iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    damage(tmp_path)
+    with pytest.raises(ModelError) as raised:
+        language(compiled / "language.so", tmp_path)
+    assert named in str(raised.value)
+
+
+def test_halves_of_float32_and_the_older_list_are_read(compiled: Path, tmp_path: Path) -> None:
+    full = open_here(compiled)
+    listed = json.loads((compiled / "weights" / "tensor-cache.json").read_text())
+    for shard in listed["records"]:
+        blob = (compiled / "weights" / shard["dataPath"]).read_bytes()
+        upper = np.frombuffer(blob, "uint16")[1::2].tobytes()
+        (tmp_path / shard["dataPath"]).write_bytes(upper)
+        shard["nbytes"] = len(upper)
+        for record in shard["records"]:
+            record |= {
+                "format": "f32-to-bf16",
+                "nbytes": record["nbytes"] // 2,
+                "byteOffset": record["byteOffset"] // 2,
+            }
+    (tmp_path / "ndarray-cache.json").write_text(json.dumps(listed))
+    halves = open_here(compiled, tmp_path)
+    with full.sequence() as one, halves.sequence() as other:
+        a, b = one.feed([1, 2, 3]), other.feed([1, 2, 3])
+    assert not np.array_equal(a, b)
+    assert np.allclose(a, b, atol=0.1)
+
+
+def test_folder_without_weights_is_not_found(compiled: Path, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"tensor-cache\.json"):
+        language(compiled / "language.so", tmp_path)
+
+
+def test_library_without_a_cache_is_no_language_model(compiled: Path, models: Any) -> None:
+    with pytest.raises(ValueError, match="create_tir_paged_kv_cache"):
+        language(models.path("perceptron"), compiled / "weights")
+
+
+def test_read_cache_says_what_a_token_takes(compiled: Path) -> None:
+    info = portcall.vm.read_embedded(compiled / "language.so")
+    assert info is not None
+    cache = portcall.vm.read_cache(info)
+    assert cache is not None
+    assert (cache.layers, cache.heads, cache.key_heads, cache.width) == (2, 4, 2, 32)
+    assert (cache.dtype, cache.bytes_per_token) == ("float32", 2 * 2 * 2 * 32 * 4)
+
+
+def test_commands_inspect_and_bench_know_language_models(compiled: Path, port: int) -> None:
+    executable: Any = run("inspect", compiled / "language.so")["executable"]
+    assert executable["cache"]["bytes_per_token"] == 1024
+    words = ("bench", compiled / "language.so", "--weights", compiled / "weights", "--tokens", "3", "--repeat", "2")
+    for where in ((), ("--rpc", f"127.0.0.1:{port}", "--key", "k")):
+        timed: Any = run(*words, *where)
+        assert len(timed["prefill"]) == len(timed["decode"]) == 2
+        assert timed["decode_tokens_per_s"] > 0
+    assert CliRunner().invoke(cli, [*map(str, words), "--profile"]).exit_code == 2
