@@ -183,7 +183,7 @@ final class Bench {
         Process process = new ProcessBuilder(words).redirectErrorStream(true).start();
         String printed = new String(process.getInputStream().readAllBytes());
         if (process.waitFor() != 0) throw new IllegalStateException(printed);
-        return printed.trim();
+        return printed.trim().replaceAll("(?s).*\n", "").trim(); // behind the warnings of JDK 24 and later
     }
 
     private static double milliseconds(String option, Class<?> program) throws Exception {

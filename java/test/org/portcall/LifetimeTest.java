@@ -85,6 +85,7 @@ class LifetimeTest {
         }
         for (Thread thread : threads) thread.join();
         assertEquals(20 * threads.length, good.get());
+        assertEquals(Runtime.version().feature() < 21, Stack.FREE.isEmpty()); // what virtual threads borrowed they gave back
     }
 
     @Test
