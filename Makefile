@@ -96,8 +96,9 @@ slow-tests: venv build $(REDIS) $(SSHD) $(POCL) $(CHROMIUM) $(TVM_FFI_RELEASES) 
 	$(PY) tests/costs.py
 
 # $(call core-test,DIRECTORY,CMAKE OPTIONS,RUNNER): configure, compile and run the core's tests, without Python.
+# Sources of a folder are compiled together, which takes half of the time.
 define core-test
-	cmake -S . -B build/$1 -G Ninja --log-level=WARNING -DPORTCALL_PYTHON=OFF -DPORTCALL_TESTS=ON $2
+	cmake -S . -B build/$1 -G Ninja --log-level=WARNING -DPORTCALL_PYTHON=OFF -DPORTCALL_TESTS=ON -DCMAKE_UNITY_BUILD=ON $2
 	cmake --build build/$1
 	$3 build/$1/core_tests
 	$3 build/$1/ir_tests
@@ -126,7 +127,7 @@ $(CROSS_LIBRARY):
 # $(call core-test-cross,TRIPLE,TESTS): configure, compile by zig and run the core's tests for another machine.
 define core-test-cross
 	zig=$$($(PY) -c 'import portcall.board as b; print(*b.zig("$1").command, sep=";")'); \
-	cmake -S . -B build/cross/core-$1 -G Ninja --log-level=WARNING -DPORTCALL_PYTHON=OFF -DPORTCALL_TESTS=ON -DPORTCALL_WERROR=ON \
+	cmake -S . -B build/cross/core-$1 -G Ninja --log-level=WARNING -DPORTCALL_PYTHON=OFF -DPORTCALL_TESTS=ON -DCMAKE_UNITY_BUILD=ON -DPORTCALL_WERROR=ON \
 		-DCMAKE_SYSTEM_NAME=Linux "-DCMAKE_CXX_COMPILER=$$zig" -DCMAKE_BUILD_TYPE=None \
 		"-DCMAKE_CXX_FLAGS=-O1 -fno-sanitize=undefined -D_FILE_OFFSET_BITS=64 -DPORTCALL_TEST_STATIC_CXX"
 	cmake --build build/cross/core-$1 --target $2
@@ -246,7 +247,7 @@ $(EMXX):
 
 .PHONY: wasm
 wasm: $(EMXX) ## the core for WebAssembly, js/core.wasm
-	$(MAKE) --no-print-directory -f core/web/Makefile EMXX=$(EMXX)
+	$(MAKE) --no-print-directory -j$$(nproc) -f core/web/Makefile EMXX=$(EMXX)
 	cp build/wasm/core.wasm js/core.wasm
 
 test-js: test-node wasm $(CHROMIUM) ## the same, and its tests in Chromium and of the core in WebAssembly

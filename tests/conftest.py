@@ -191,7 +191,7 @@ def _nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     if request.node.stash.get(FAILED, False):
         return  # its traceback holds on to everything; one failure is enough
     request.node.funcargs.clear()  # what fixtures made for this test is over, and goes now
-    until = time.monotonic() + 5
+    until = time.monotonic() + float(os.environ.get("PORTCALL_TEST_LEFT_S", "5"))
     while (left := _left_behind(before, state)) and time.monotonic() < until:
         time.sleep(0.01)  # a thread of a session that has ended leaves a moment later
     assert not left, f"left behind: {', '.join(left)}"

@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import os
 import re
 import subprocess
 import sys
@@ -118,8 +119,9 @@ def errors_of_pytest(folder: Path, code: str, lines: Iterable[str] = ()) -> list
     path.with_suffix(".txt").write_text("\n".join(lines))
     command = [sys.executable, "-m", "pytest", "-q", "-p", "conftest", "-p", "no:cacheprovider", "--rootdir", str(ROOT)]
     done = subprocess.run(
-        [*command, "-c", str(ROOT / "pyproject.toml"), str(path)], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+        [*command, "-c", str(ROOT / "pyproject.toml"), str(path)],
+        cwd=ROOT, capture_output=True, text=True, check=False, env={**os.environ, "PORTCALL_TEST_LEFT_S": "0.2"},
+    )  # fmt: skip
     assert done.returncode in (0, 1), done.stdout + done.stderr
     return re.findall(r"^E  +AssertionError: (left behind: .*)$", done.stdout, re.MULTILINE)
 

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "board/log.h"
+#include "fuzz/promises.h"
 #include "fuzz/targets.h"
 #include "graph/plan.h"
 #include "session/folder.h"
@@ -19,19 +20,6 @@ using namespace portcall::board;
 using namespace portcall::session;
 
 namespace {
-
-void Promise(bool kept) {
-  if (!kept) __builtin_trap();
-}
-
-// Runs what may fail with errors of one kind.
-template <typename F> void MayFail(const char* kind, F action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    Promise(error.kind() == kind);
-  }
-}
 
 void Hear(std::string_view bytes) {
   std::string received;

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+// The promise of the readers of parameters and bundles: any bytes give an answer or GraphError.
 #include <algorithm>
 #include <string_view>
 
+#include "fuzz/promises.h"
 #include "fuzz/targets.h"
 #include "graph/bundle.h"
 
@@ -9,15 +11,6 @@ using namespace portcall;
 using namespace portcall::graph;
 
 namespace {
-
-// Any bytes give an answer or GraphError.
-template <typename Body> void Expect(Body&& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    if (error.kind() != "GraphError") __builtin_trap();
-  }
-}
 
 constexpr uint8_t kBlobBegins = 0xB7;
 
@@ -31,7 +24,7 @@ void FuzzGraphParams(const uint8_t* data, size_t size) {
   std::string_view bytes(reinterpret_cast<const char*>(data), size);
   if (size < 2) return;
   size_t index_bytes = std::min(size, size_t{data[0]} << 8 | data[1]);
-  Expect([&] {
+  MayFail("GraphError", [&] {
     for (const Param& param : data[0] == kBlobBegins ? ReadParams(bytes) : ReadBundleIndex(bytes, index_bytes).params) {
       if (!LiesWithin(param.name, bytes) || !LiesWithin(param.data, bytes)) __builtin_trap();
       Tensor copy = param.Copy();

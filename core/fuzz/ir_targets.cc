@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "fuzz/promises.h"
 #include "fuzz/targets.h"
 #include "ir/hash_bytes.h"
 #include "portcall/ir.h"
@@ -21,10 +22,6 @@ struct PairObj : Object {
   }
 };
 PORTCALL_REGISTER_OBJECT(PairObj);
-
-void Promise(bool kept) {
-  if (!kept) __builtin_trap();
-}
 
 // Any bytes give a value or ValueError; a value goes through the other form and back and stays what it is.
 template <typename Read> void Check(Read read) {

@@ -4,6 +4,7 @@
 #include <string_view>
 #include <vector>
 
+#include "fuzz/promises.h"
 #include "fuzz/targets.h"
 #include "graph/plan.h"
 #include "portcall/portcall.h"
@@ -15,10 +16,6 @@ using namespace portcall::graph;
 namespace {
 
 constexpr uint64_t kMaxMemory = 1 << 20;
-
-void Promise(bool kept) {
-  if (!kept) __builtin_trap();
-}
 
 // A library that has every function: it writes each byte of its last argument, and reads each byte of the others.
 class AnyLibrary : public ModuleNode {

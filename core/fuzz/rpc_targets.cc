@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "fuzz/promises.h"
 #include "fuzz/targets.h"
 #include "rpc/callbacks.h"
 #include "rpc/endpoint.h"
@@ -18,10 +19,6 @@ using namespace portcall::rpc;
 namespace {
 
 constexpr uint64_t kSmallFrame = 1 << 20;
-
-void Promise(bool kept) {
-  if (!kept) __builtin_trap();
-}
 
 // Decodes a body, writes it, reads that and writes it again: the same bytes.
 void ReadAgain(Code code, std::string_view body) {

@@ -171,7 +171,7 @@ void TotalLength(const Arguments& args, Result result) {
   result.Int(cache.sequences().TotalLength());
 }
 
-Builtin builtins[] = {
+Builtin attention_builtins[] = {
     {"vm.builtin.paged_attention_kv_cache_create", CreateCache},
     {"vm.builtin.attention_kv_cache_attention_with_fused_qkv", Attention},
     {"vm.builtin.attention_kv_cache_get_query_positions", QueryPositions},

@@ -18,7 +18,7 @@ constexpr size_t kMostSequences = 1 << 16;  // a client may add them without tok
 int32_t Narrow(int64_t value) { return static_cast<int32_t>(value); }
 size_t Index(int64_t value) { return static_cast<size_t>(value); }
 
-using Rows = std::vector<std::pair<int32_t, int64_t>>;  // a block, or -1, and how many queries attend to it
+using BlockRows = std::vector<std::pair<int32_t, int64_t>>;  // a block, or -1, and how many queries attend to it
 
 }  // namespace
 
@@ -259,7 +259,7 @@ void Sequences::Reserve(Sequence* sequence, int64_t count) {
   block.length = to.length;
 }
 
-Level Sequences::Tables(const Rows& rows, const std::vector<std::vector<int32_t>>* rest) const {
+Level Sequences::Tables(const BlockRows& rows, const std::vector<std::vector<int32_t>>* rest) const {
   Level level;
   level.queries = level.ends = {0};
   for (size_t i = 0; i < rows.size(); ++i) {
@@ -309,16 +309,16 @@ Batch Sequences::Append(const std::vector<int64_t>& ids, const std::vector<int64
     depths = std::min(std::max(depths, chains.back().size()), kDepths);
   }
   bool decoding = std::all_of(counts.begin(), counts.end(), [](int64_t n) { return n == 1; });
-  std::vector<std::pair<Rows, bool>> all_rows;
+  std::vector<std::pair<BlockRows, bool>> all_rows;
   for (size_t d = 0; d < depths; ++d) {
-    Rows single, joined;
+    BlockRows single, joined;
     for (size_t i = 0; i < ids.size(); ++i) {
       int32_t block = d < chains[i].size() ? chains[i][d] : -1;
       single.emplace_back(block, counts[i]);
       if (!joined.empty() && joined.back().first == block) joined.back().second += counts[i];
       else joined.emplace_back(block, counts[i]);
     }
-    auto pages = [&](const Rows& rows) {
+    auto pages = [&](const BlockRows& rows) {
       size_t sum = 0;
       for (const auto& row : rows) sum += row.first < 0 ? 0 : At(row.first).pages.size();
       return static_cast<double>(sum);

@@ -82,7 +82,7 @@ void EndForward(const Arguments& args, Result) {  // (state)
   state.End();
 }
 
-Builtin builtins[] = {
+Builtin state_builtins[] = {
     {"vm.builtin.kv_state_clear", Clear},
     {"vm.builtin.kv_state_add_sequence", AddSequence},
     {"vm.builtin.kv_state_remove_sequence", RemoveSequence},

@@ -51,9 +51,9 @@ constexpr char kSealMark[] = "PCSEALED";
 
 constexpr size_t kMostVersions = 1024;
 
-class Reader {
+class ElfReader {
  public:
-  Reader(const MappedFile& file, bool symbols) : file_(file), wants_symbols_(symbols) {}
+  ElfReader(const MappedFile& file, bool symbols) : file_(file), wants_symbols_(symbols) {}
 
   ElfFile Read() {
     const auto* header = file_.At<ElfW(Ehdr)>(0);
@@ -202,7 +202,7 @@ bool ElfFile::Needs(const char* library) const { return Contains(needed, library
 bool ElfFile::Imports(const char* symbol) const { return Contains(undefined, symbol); }
 bool ElfFile::Defines(const char* symbol) const { return Contains(functions, symbol) || Contains(objects, symbol); }
 
-ElfFile ReadElfFile(const MappedFile& file, bool symbols) { return Reader(file, symbols).Read(); }
+ElfFile ReadElfFile(const MappedFile& file, bool symbols) { return ElfReader(file, symbols).Read(); }
 
 LinkerFacts ReadLinkerFacts(const MappedFile& file) {
   LinkerFacts out;

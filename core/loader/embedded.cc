@@ -13,9 +13,9 @@
 namespace portcall::loader {
 namespace {
 
-class Reader : public bytes::Cursor<Reader> {
+class EmbeddedReader : public bytes::Cursor<EmbeddedReader> {
  public:
-  Reader(const char* data, size_t size) : Cursor({data, size}) {}
+  EmbeddedReader(const char* data, size_t size) : Cursor({data, size}) {}
 
   [[noreturn]] void FailShort(const char*, uint64_t) const {
     PORTCALL_THROW(ModuleLoadError) << "the modules embedded in the library are damaged: a length goes past the end";
@@ -119,7 +119,7 @@ void CheckNoCycle(const std::vector<EmbeddedModule>& modules) {
   PORTCALL_CHECK(done == modules.size(), ModuleLoadError) << "the import tree of the embedded modules has a cycle";
 }
 
-std::vector<EmbeddedModule> DecodeModern(Reader reader) {
+std::vector<EmbeddedModule> DecodeModern(EmbeddedReader reader) {
   std::vector<uint64_t> rows = reader.Numbers();
   std::vector<uint64_t> children = reader.Numbers();
   std::vector<EmbeddedModule> modules;
@@ -140,7 +140,7 @@ bool HoldsKernels(const std::string& kind) {
 
 // Payloads have no length. Those of graphs and of kernels end by themselves; any other takes all that follows, and is kept
 // as an import.
-std::vector<EmbeddedModule> DecodeClassic(Reader reader) {
+std::vector<EmbeddedModule> DecodeClassic(EmbeddedReader reader) {
   std::vector<EmbeddedModule> modules;
   uint64_t count = reader.Take<uint64_t>();
   for (uint64_t i = 0; i < count && reader.left(); ++i) {
@@ -175,7 +175,7 @@ std::vector<EmbeddedModule> DecodeClassic(Reader reader) {
 }  // namespace
 
 std::vector<EmbeddedModule> DecodeEmbedded(const char* data, size_t nbytes, bool classic) {
-  Reader reader(data, nbytes);
+  EmbeddedReader reader(data, nbytes);
   std::vector<EmbeddedModule> modules = classic ? DecodeClassic(reader) : DecodeModern(reader);
   auto is_library = [](const EmbeddedModule& module) { return module.kind == kLibraryKind; };
   PORTCALL_CHECK(std::count_if(modules.begin(), modules.end(), is_library) <= 1, ModuleLoadError)

@@ -15,8 +15,7 @@ constexpr int kMaxDepth = 100;   // callbacks in callbacks of one thread; server
 constexpr size_t kMaxCalls = 2048;
 constexpr auto kLookTime = std::chrono::milliseconds(20);  // between looks whether another thread receives
 constexpr auto kListenTime = std::chrono::milliseconds(50);
-constexpr int kLooks = 50;                  // without a function that was lent
-constexpr size_t kMaxTraceback = 16 << 10;  // bytes
+constexpr int kLooks = 50;  // without a function that was lent
 
 }  // namespace
 

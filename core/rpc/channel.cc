@@ -8,8 +8,6 @@
 namespace portcall::rpc {
 namespace {
 
-constexpr size_t kMaxFunctionChunk = 1 << 20;
-
 class FunctionChannel : public Channel {
  public:
   FunctionChannel(PackedFunc send, PackedFunc receive, PackedFunc close)

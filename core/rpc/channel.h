@@ -18,6 +18,8 @@ using Deadline = std::chrono::steady_clock::time_point;
 constexpr Deadline kNoDeadline = Deadline::max();
 constexpr std::string_view kTimeIsUp = "the peer did not answer in time";  // what a SessionTimeoutError says
 
+constexpr size_t kMaxFunctionChunk = 1 << 20;  // bytes that a function of a channel is given at once
+
 Deadline DeadlineIn(double seconds);  // never for a value that is not positive
 
 // Adds to a counter of bytes, as one thread at a time does: others read it.

@@ -26,6 +26,9 @@ using bytes::OrderElements;
 
 using namespace facts;  // codes, type indices, limits
 
+constexpr size_t kMaxTraceback = 16 << 10;  // bytes
+constexpr size_t kKeptBuffer = 1 << 20;     // a larger one is given back after the frame that needed it
+
 // The peer broke the protocol.
 [[noreturn]] void ThrowProtocolError(const std::string& what);
 

@@ -9,7 +9,6 @@
 namespace portcall::rpc {
 namespace {
 
-constexpr size_t kMaxTraceback = 16 << 10;  // bytes
 constexpr size_t kMaxUnreported = 16;
 constexpr auto kMostDelay = std::chrono::microseconds(500);  // of an answer, by the requests after it
 

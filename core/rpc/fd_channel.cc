@@ -23,13 +23,13 @@ namespace {
 
 constexpr size_t kFewBytes = 256 << 10;
 constexpr int kForever = -1;
-constexpr int kSignalInterval = 1000;  // milliseconds
+constexpr int kSignalMs = 1000;  // between looks for signals
 constexpr size_t kSignalBytes = 256 << 20;
 
 class FdChannel : public Channel {
  public:
   FdChannel(int read_fd, int write_fd, bool interactive)
-      : read_fd_(read_fd), write_fd_(write_fd), longest_wait_(interactive ? kSignalInterval : kForever) {
+      : read_fd_(read_fd), write_fd_(write_fd), longest_wait_(interactive ? kSignalMs : kForever) {
     struct stat reading{}, writing{};
     socket_ = fstat(read_fd, &reading) == 0 && fstat(write_fd, &writing) == 0 && S_ISSOCK(reading.st_mode) &&
               reading.st_ino == writing.st_ino && reading.st_dev == writing.st_dev;
@@ -39,7 +39,7 @@ class FdChannel : public Channel {
     }
     if (!socket_) wake_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (socket_ && interactive) {
-      timeval most{kSignalInterval / 1000, kSignalInterval % 1000 * 1000L};
+      timeval most{kSignalMs / 1000, kSignalMs % 1000 * 1000L};
       for (int option : {SO_RCVTIMEO, SO_SNDTIMEO}) setsockopt(read_fd, SOL_SOCKET, option, &most, sizeof(most));
     }
   }

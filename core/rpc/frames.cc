@@ -7,7 +7,6 @@ namespace portcall::rpc {
 namespace {
 
 constexpr size_t kFirstBuffer = 16 << 10;
-constexpr size_t kKeptBuffer = 1 << 20;  // a larger one is given back after the frame that needed it
 constexpr size_t kSkipChunk = 64 << 10;
 constexpr size_t kGrowth = 8;         // times
 constexpr uint64_t kPromised = 64;    // times what has arrived: the content that gets its memory then

@@ -7,7 +7,6 @@ namespace portcall::rpc {
 namespace {
 
 constexpr size_t kFullQueue = 256 << 10;
-constexpr size_t kKeptBuffer = 1 << 20;  // a larger one is given back
 
 }  // namespace
 

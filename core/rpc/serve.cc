@@ -21,7 +21,6 @@
 namespace portcall::rpc {
 namespace {
 
-constexpr size_t kMaxFunctionChunk = 1 << 20;
 constexpr size_t kMaxWaiting = 64 << 20;  // bytes of a peer that sends requests and takes no answers
 
 EndpointOptions OptionsWith(int64_t max_frame, PackedFunc constructor) {

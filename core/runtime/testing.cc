@@ -12,7 +12,7 @@ template <typename F> int Register(const char* name, int32_t flags, F body) {
   return 0;
 }
 
-[[maybe_unused]] const int registered[] = {
+[[maybe_unused]] const int testing_registered[] = {
     Register("testing.nop", kPortcallFunctionShort, [](Args, RetValue*) {}),
     Register("testing.echo", kPortcallFunctionShort, [](Args args, RetValue* rv) { *rv = Any::Copy(args[0].cell()); }),
     Register("testing.apply", kPortcallFunctionShort,

@@ -81,7 +81,7 @@ void Set(int32_t type_index, std::string_view name, Any value) {
 
 Any Hook(TVMFFIAny (*hook)(Descent*, TVMFFIAny) noexcept) { return reinterpret_cast<void*>(hook); }
 
-[[maybe_unused]] const bool registered = [] {
+[[maybe_unused]] const bool attributes_registered = [] {
   for (int32_t container : {kTVMFFIArray, kTVMFFIList, kTVMFFIMap, kTVMFFIDict}) {
     Set(container, "__s_visit__", Hook(VisitItems));
     Set(container, "__s_mutate__", Hook(MutateItems));

@@ -11,7 +11,7 @@
 namespace portcall {
 namespace {
 
-constexpr size_t kSmallCapacity = 7;
+constexpr size_t kMostInline = 7;
 
 struct BigIntObj final : Object {  // words follow, least significant first
   static constexpr int32_t kTypeIndex = kTVMFFIBigInt;
@@ -20,10 +20,10 @@ struct BigIntObj final : Object {  // words follow, least significant first
 
 template <typename Node> void MakeText(std::string_view content, int32_t small_index, TVMFFIAny* out) {
   TVMFFIAny cell;
-  if (content.size() <= kSmallCapacity) {
+  if (content.size() <= kMostInline) {
     detail::SetCell(&cell, small_index);
     cell.small_str_len = static_cast<uint32_t>(content.size());
-    content.copy(cell.v_bytes, kSmallCapacity);
+    content.copy(cell.v_bytes, kMostInline);
   } else {
     Node* node = NewCountedNode<Node>(content.size() + 1);
     char* data = reinterpret_cast<char*>(node + 1);

@@ -25,12 +25,12 @@ constexpr int kLinks = 62'500, kTries = 3;  // of the chain of multiplications; 
 constexpr int kClockReadings = 1000;
 constexpr int64_t kNotThere = -1;
 
-int64_t Clock(clockid_t clock) {
+int64_t TimeOf(clockid_t clock) {
   timespec now;
   return clock_gettime(clock, &now) == 0 ? int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec : kNotThere;
 }
 
-int64_t Now() { return Clock(CLOCK_MONOTONIC); }
+int64_t Now() { return TimeOf(CLOCK_MONOTONIC); }
 
 // The smallest step of the clock that is seen.
 int64_t ClockStep() {
@@ -143,7 +143,7 @@ void Count(int64_t& sum, int64_t counter) {
 // ---- This thread ----------------------------------------------------------------------------------------------------
 
 void AddThread(Writer& to, const std::string& root) {
-  to.Add("on_cpu_ns", Clock(CLOCK_THREAD_CPUTIME_ID));  // that of schedstat is as old as the last tick
+  to.Add("on_cpu_ns", TimeOf(CLOCK_THREAD_CPUTIME_ID));  // that of schedstat is as old as the last tick
   const std::string account = Begin(root + "/proc/thread-self/schedstat");
   const char* at = account.c_str();
   if (NumberAt(at) != kNotThere) to.Add("waited_ns", NumberAt(at));
@@ -152,7 +152,7 @@ void AddThread(Writer& to, const std::string& root) {
     to.Add("involuntary", use.ru_nivcsw);
     to.Add("major_faults", use.ru_majflt);
   }
-  to.Add("process_ns", Clock(CLOCK_PROCESS_CPUTIME_ID));
+  to.Add("process_ns", TimeOf(CLOCK_PROCESS_CPUTIME_ID));
   const std::string status = Begin(root + "/proc/self/status");
   to.Add("rss_bytes", NumberAfter(status, "VmRSS:"), 1024);
   to.Add("peak_bytes", NumberAfter(status, "VmHWM:"), 1024);
@@ -265,7 +265,7 @@ std::string Conditions(bool probe) {
 }
 
 // In the place of the function that opens this library.
-[[maybe_unused]] const bool registered = [] {
+[[maybe_unused]] const bool conditions_registered = [] {
   Registry::Register("portcall.rpc.conditions", true).set_body_typed(Conditions);
   return true;
 }();

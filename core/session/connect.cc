@@ -225,7 +225,7 @@ Module Connect(Args args) {
 }
 
 // They take the places of functions that open this library.
-[[maybe_unused]] const bool registered = [] {
+[[maybe_unused]] const bool connect_registered = [] {
   Registry::Register("portcall.rpc.Connect", true).set_body([](Args args, RetValue* rv) { *rv = Connect(args); });
   Registry::Register("portcall.rpc.OpenSocket", true).set_body_typed([](std::string address, double timeout) {
     return OpenSocket(address, timeout).Release();

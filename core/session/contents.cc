@@ -17,8 +17,8 @@
 namespace portcall::session {
 namespace {
 
-constexpr uint64_t kMostBytes = uint64_t{2} << 30;
-constexpr size_t kMostFiles = 256;  // each upload looks at all of them
+constexpr uint64_t kMostStored = uint64_t{2} << 30;
+constexpr size_t kMostContents = 256;  // each upload looks at all of them
 
 bool StartsWith(const std::string& text, const std::string& start) { return text.compare(0, start.size(), start) == 0; }
 
@@ -135,7 +135,7 @@ class Contents {
     struct statvfs disk{};
     uint64_t limit = limit_, used = 0;
     if (!limit && statvfs(store().c_str(), &disk) == 0) {
-      limit = std::min<uint64_t>(kMostBytes, uint64_t{disk.f_blocks} * disk.f_frsize / 4);
+      limit = std::min<uint64_t>(kMostStored, uint64_t{disk.f_blocks} * disk.f_frsize / 4);
     }
     std::multimap<std::pair<int64_t, int64_t>, std::pair<uint64_t, std::string>> files;  // by age: size and path
     for (const std::string& name : Names()) {
@@ -147,7 +147,7 @@ class Contents {
     }
     size_t left = files.size();
     for (const auto& [age, file] : files) {
-      if (used <= limit && left <= kMostFiles) return;
+      if (used <= limit && left <= kMostContents) return;
       unlink(file.second.c_str());
       used -= file.first;
       --left;

@@ -17,7 +17,7 @@
 namespace portcall::session {
 namespace {
 
-constexpr uint64_t kMostBytes = uint64_t{1} << 56, kAlignment = 64;
+constexpr uint64_t kMostGraphBytes = uint64_t{1} << 56, kAlignment = 64;
 constexpr uint32_t kPlaceholder = 0, kCall = 1, kNop = 2, kCopy = 3;
 
 struct Node {
@@ -140,7 +140,7 @@ class GraphPlanner {
       Entry& entry = entries_[i];
       entry.dtype = DataTypeFromString((*types)[i].Text("dltype"));
       const auto& shape = (*shapes)[i].List("shape");
-      uint64_t room = kMostBytes / std::max<size_t>(NumBytes(entry.dtype, 1), 1), elements = 1;
+      uint64_t room = kMostGraphBytes / std::max<size_t>(NumBytes(entry.dtype, 1), 1), elements = 1;
       if (shape.size() > 64) Fail(At("shape", i) + "more than 64 dimensions");
       for (const Json& extent : shape) {
         const int64_t value = extent.Integer("an extent, known before the graph runs");
@@ -259,7 +259,7 @@ class GraphPlanner {
       if (slot.own) continue;
       slot.offset = ends[slot.device];
       ends[slot.device] += Aligned(slot.nbytes);
-      if (ends[slot.device] > kMostBytes) Fail("the values of the graph take more than 2**56 bytes");
+      if (ends[slot.device] > kMostGraphBytes) Fail("the values of the graph take more than 2**56 bytes");
     }
     Put(static_cast<uint32_t>(devices_.size()));
     for (size_t i = 0; i < devices_.size(); ++i) Put(devices_[i]), Put(ends[i]);

@@ -17,7 +17,7 @@ namespace portcall::session {
 namespace {
 
 // Limits of a question: libraries, names, bytes.
-constexpr size_t kMostLibraries = 256, kMostNames = 100'000, kMostBytes = 1 << 24;
+constexpr size_t kMostLibraries = 256, kMostNames = 100'000, kMostFacts = 1 << 24;
 constexpr const char* kByteOrder = __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? "little" : "big";
 
 Names NamesIn(const Json& facts, const char* name, size_t most) {
@@ -91,8 +91,8 @@ std::string Unmet(const std::string& folder, const Json& needs, const Beside& be
 }  // namespace
 
 std::string DescribeMachine(const std::string& folder, std::string_view needs, const Beside& beside, bool places) {
-  PORTCALL_CHECK(needs.size() <= kMostBytes, ValueError)
-      << needs.size() << " bytes of facts are too many (limit " << kMostBytes << ")";
+  PORTCALL_CHECK(needs.size() <= kMostFacts, ValueError)
+      << needs.size() << " bytes of facts are too many (limit " << kMostFacts << ")";
 #ifdef __GLIBC__
   const char *libc = "glibc", *version = gnu_get_libc_version();
 #elif defined(__ANDROID__)

@@ -264,7 +264,7 @@ Array<Any> Listen(std::string host, int64_t port, std::vector<std::string> patte
   return Array<Any>(std::vector<Any>{Any(bound), Any(close)});
 }
 
-[[maybe_unused]] const bool registered = [] {
+[[maybe_unused]] const bool serving_registered = [] {
   // The server's half of a handshake on a socket, which stays the caller's; returns what UseFeatures takes.
   Registry::Register("portcall.rpc.Admit", true)
       .set_body_typed([](int fd, std::string key, std::string token, double timeout) {

@@ -65,10 +65,12 @@ void Equal(const A& left, const B& right, const char* text, const char* file, in
 
 #define CHECK_JOIN_(a, b) a##b
 #define CHECK_JOIN(a, b) CHECK_JOIN_(a, b)
-#define TEST(sentence)                                                                                                 \
-  static void CHECK_JOIN(test_, __LINE__)();                                                                           \
-  static check::Registrar CHECK_JOIN(registrar_, __LINE__)(__FILE__, __LINE__, sentence, CHECK_JOIN(test_, __LINE__)); \
-  static void CHECK_JOIN(test_, __LINE__)()
+// Counted, not by its line: several sources may be compiled as one.
+#define TEST(sentence) CHECK_TEST_(sentence, __COUNTER__)
+#define CHECK_TEST_(sentence, number)                                                                              \
+  static void CHECK_JOIN(test_, number)();                                                                         \
+  static check::Registrar CHECK_JOIN(registrar_, number)(__FILE__, __LINE__, sentence, CHECK_JOIN(test_, number)); \
+  static void CHECK_JOIN(test_, number)()
 
 #define CHECK(...)                                                                   \
   do {                                                                               \

@@ -64,7 +64,7 @@ void CheckFuncInfo(const Arguments& args, Result) {  // (value, context)
   RequireKind(args[0].type_index == kTVMFFIFunction || TryClosure(args[0]), args, "a function");
 }
 
-Builtin builtins[] = {
+Builtin checks_builtins[] = {
     {"vm.builtin.check_tensor_info", CheckTensorInfo},
     {"vm.builtin.check_shape_info", CheckShapeInfo},
     {"vm.builtin.check_prim_value_info", CheckPrimValueInfo},

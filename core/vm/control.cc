@@ -64,7 +64,7 @@ void InvokeDebugFunc(const Arguments& args, Result) {  // (None, name, line, arg
   Registry::GetRequired(args.Text(1)).CallPacked(args.cells() + 2, args.size() - 2);
 }
 
-Builtin builtins[] = {
+Builtin control_builtins[] = {
     {"vm.builtin.null_value", NullValue},
     {"vm.builtin.copy", CopyValue},
     {"vm.builtin.make_tuple", MakeTuple},

@@ -18,7 +18,6 @@ constexpr uint64_t kMagic2 = 0xD225DE2F4214151E;  // with memory scopes
 constexpr uint64_t kTensorMagic = 0xDD5E40F096B4A13F;
 constexpr const char* kVersion = "0.14";
 constexpr int64_t kMostRegisters = 1 << 20;
-constexpr int32_t kMostDimensions = 64;
 
 [[noreturn]] void Fail(const char* what) { Throw("ModuleLoadError", {"the executable is damaged: ", what}); }
 void Require(bool ok, const char* what) {

@@ -16,6 +16,8 @@ namespace portcall::vm {
 constexpr int64_t kNoRegister = int64_t{1} << 54;
 constexpr int64_t kMachineRegister = kNoRegister + 1;
 
+constexpr int32_t kMostDimensions = 64;  // of a tensor
+
 enum FunctionKind : int32_t {
   kPacked = 0,    // called by name: a kernel of the library, or a global function
   kBytecode = 1,  // instructions

@@ -13,6 +13,8 @@ constexpr size_t kMostNotes = 8;                // levels that an error tells of
 constexpr int32_t kCellsInPlace = 48;           // arguments of a call for which no memory is allocated
 constexpr int64_t kPooled = 2;                  // kind of allocator
 
+}  // namespace
+
 // The registers of one thread: frames of functions that call each other, one after the other, in chunks. Registers
 // that are not in use are None.
 class RegisterStack {
@@ -62,6 +64,8 @@ class RegisterStack {
   std::vector<size_t> below_;  // how much is in use of the chunks below
   size_t top_ = 0, used_ = 0, total_ = 0;
 };
+
+namespace {
 
 bool IsUsable(const TVMFFIAny& value, const DLTensor& tensor, const Device& device) {
   auto address = reinterpret_cast<uintptr_t>(tensor.data) + tensor.byte_offset;

@@ -250,7 +250,7 @@ void FromBytes(const Arguments& args, Result result) {
   result.Owned(made.release());
 }
 
-Builtin builtins[] = {{"ffi.Module.load_from_bytes.relax.VMExecutable", FromBytes}};
+Builtin modules_builtins[] = {{"ffi.Module.load_from_bytes.relax.VMExecutable", FromBytes}};
 
 }  // namespace
 }  // namespace portcall::vm

@@ -192,7 +192,7 @@ void Assert(const Arguments& args, Result) {  // (condition, format, values…)
   Throw("AssertionError", {text.empty() ? "Assertion Failed" : text});
 }
 
-Builtin builtins[] = {
+Builtin operators_builtins[] = {
     {"relax.run.unique", Unique}, {"relax.run.nonzero", Nonzero},  {"relax.run.shape_to_tensor", ShapeToTensor},
     {"relax.run.print", Print},   {"relax.run.assert_op", Assert},
 };

@@ -9,7 +9,6 @@ namespace portcall::vm {
 namespace {
 
 constexpr int64_t kMostVariables = 1 << 20;
-constexpr int64_t kMostDimensions = 64;
 
 class Heap {
  public:
@@ -133,7 +132,7 @@ void CallTirDyn(const Arguments& args, Result result) {  // (function, arguments
   result.Move(function.CallPacked(cells.data(), static_cast<int32_t>(cells.size())));
 }
 
-Builtin builtins[] = {
+Builtin shapes_builtins[] = {
     {"vm.builtin.alloc_shape_heap", AllocShapeHeap}, {"vm.builtin.match_shape", MatchShape},
     {"vm.builtin.match_prim_value", MatchPrimValue}, {"vm.builtin.make_shape", MakeShape},
     {"vm.builtin.make_prim_value", MakePrimValue},   {"vm.builtin.shape_of", ShapeOf},

@@ -110,7 +110,7 @@ void ArgsortNms(const Arguments& args, Result) {  // (input, counts of valid ele
   }
 }
 
-Builtin builtins[] = {
+Builtin sort_builtins[] = {
     {"tvm.contrib.sort.sort", Sort},
     {"tvm.contrib.sort.argsort", Argsort},
     {"tvm.contrib.sort.topk", TopK},

@@ -78,7 +78,7 @@ void ToDevice(const Arguments& args, Result result) {  // (tensor, kind, index, 
   result.Owned(tensor.CopyTo(device).release());
 }
 
-Builtin builtins[] = {
+Builtin tensors_builtins[] = {
     {"vm.builtin.alloc_storage", AllocStorage},
     {"vm.builtin.alloc_tensor", AllocTensor},
     {"vm.builtin.memory_manager.clear", ClearPools},

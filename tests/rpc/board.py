@@ -123,8 +123,20 @@ def program() -> Path:
     return compiled(
         "portcall-server",
         [*sources, *sorted(headers)],
-        lambda made: toolchain.create_executable(sources, made, options),
+        lambda made: toolchain.create_executable(together(sources, made.with_suffix(".parts")), made, options),
     )
+
+
+def together(sources: Sequence[Path], folder: Path) -> list[Path]:
+    """Return sources that each include those of one folder: compiled so they take less than half of the time."""
+    folder.mkdir(exist_ok=True)
+    parts: dict[Path, str] = {}
+    for source in sources:
+        part = folder / f"{source.relative_to(CORE).parts[0]}.cc"
+        parts[part] = parts.get(part, "") + f'#include "{source}"\n'
+    for part, text in parts.items():
+        part.write_text(text)
+    return list(parts)
 
 
 def silence() -> Path:
