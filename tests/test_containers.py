@@ -480,6 +480,32 @@ def test_hash_of_lists_and_dicts_is_that_of_what_they_hold() -> None:
     assert hash(portcall.Dict({"a": 1, "b": 2})) == hash(portcall.Map({"b": 2, "a": 1}))
 
 
+def nested(cls: Any, depth: int, copies: int) -> Any:
+    """Containers inside of each other, each one that many times."""
+    value = cls([1]) if issubclass(cls, Array) else cls({"a": 1})
+    for _ in range(depth):
+        value = cls([value] * copies if issubclass(cls, Array) else {str(i): value for i in range(copies)})
+    return value
+
+
+@pytest.mark.parametrize("cls", [Array, portcall.List, portcall.Map, portcall.Dict])
+def test_containers_are_equal_and_hashed_at_any_depth_and_however_shared(cls: Any) -> None:
+    for depth, copies in ((3000, 1), (60, 2)):
+        one, same, less = nested(cls, depth, copies), nested(cls, depth, copies), nested(cls, depth - 1, copies)
+        assert one == same
+        assert one != less
+        assert hash(one) == hash(same) != hash(less)
+
+
+def test_containers_that_contain_themselves_are_equal_if_nothing_differs() -> None:
+    rings = [portcall.List([i // 2]) for i in range(3)]
+    for ring in rings:
+        ring.append(ring)
+    assert rings[0] == rings[1] != rings[2]
+    for ring in rings:
+        ring.clear()
+
+
 def test_hash_of_containers_that_contain_themselves_is_found(loops: Any) -> None:
     both, pairs = loops
     assert {hash(both), hash(pairs), hash(Array([both])), hash(portcall.Map({"a": [pairs]}))} == {hash(both)}

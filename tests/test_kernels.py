@@ -392,6 +392,7 @@ def system(libraries: dict[str, Path]) -> portcall.Module:
 
 def test_system_lib_registers_itself_when_loaded(system: portcall.Module) -> None:
     assert system.type_key == "system_lib"
+    assert portcall.get_global_func("runtime.SystemLib")("portcall_sys_") == system
     assert system.list_function_names() == ["portcall_sys_add_one", "portcall_sys_twice"]
     assert set(system.list_function_names()) <= set(portcall.system_lib().list_function_names())
 

@@ -420,7 +420,7 @@ HEADER_LAYERS = [
 FOLDER_LAYERS = [["facts"], ["bytes"], ["runtime"], ["classic"], ["loader"], ["rpc", "graph"], ["web"]]
 # Libraries and a program of their own: they include public headers, headers of bytes and facts, and their own files;
 # the program has files of ir and session in it, too; session has one of ir, and the loader's reader of ELF files.
-LIBRARY_FOLDERS = ["board", "devices", "ir", "lm", "session", "vm"]
+LIBRARY_FOLDERS = ["board", "devices", "ir", "lm", "session", "tvm_ffi", "vm"]
 LINKED_FOLDERS = {"board": {"ir", "session"}, "lm": {"vm"}, "session": {"ir", "loader"}, "web": {"ir"}}
 # Not part of a library: they may include everything.
 FREE_FOLDERS = ["tests", "fuzz", "tvm_compat"]

@@ -17,7 +17,6 @@ import portcall
 from portcall import _module
 
 ROOT = Path(__file__).parents[1]
-SOURCE = ROOT / "tests" / "kernels" / "tvm_ffi_described.cc"
 PEERS = ROOT / "build" / "peers"  # what `make test-rest` installs, a folder for each release
 RELEASES = ("0.1.9", "0.1.10", "0.1.11", "0.1.12", "0.1.13.post3", "0.1.14.post1")
 
@@ -33,22 +32,24 @@ def run(script: str, *words: str | Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def described(cache_dir: Path) -> Callable[[str], Path]:
-    """Compile the library on the headers of a release ("" for the installed one), linked with nothing."""
+def compiled(cache_dir: Path) -> Callable[..., Path]:
+    """Compile a library on the headers of a release ("" for the installed one), linked with what the flags say."""
 
-    def build(release: str) -> Path:
+    def build(source: str, release: str, *flags: str) -> Path:
         spec = util.find_spec("tvm_ffi")
         installed = Path((spec.origin if spec else None) or ".").parent
         package = PEERS / f"apache-tvm-ffi-{release}" / "tvm_ffi" if release else installed
         assert (package / "include").is_dir(), f"no headers in {package}: `make test-rest` installs them"
         version = release or metadata.version("apache-tvm-ffi")
-        digest = hashlib.sha256(version.encode() + SOURCE.read_bytes()).hexdigest()[:16]
-        library = cache_dir / f"described-{digest}.so"
+        text = (ROOT / "tests" / "kernels" / source).read_bytes()
+        digest = hashlib.sha256(repr((version, flags)).encode() + text).hexdigest()[:16]
+        library = cache_dir / f"{source}-{digest}.so"
         if not library.exists():
             compiler = shutil.which("c++") or "c++"
             unfinished = library.with_suffix(f".{id(build)}.so")
             words = ("-std=c++17", "-O0", "-shared", "-fPIC", "-fvisibility=hidden", "-I", package / "include")
-            subprocess.run([compiler, *words, SOURCE, "-o", unfinished], check=True)
+            inputs: tuple[str | Path, ...] = (ROOT / "tests" / "kernels" / source, "-L", package / "lib", *flags)
+            subprocess.run([compiler, *words, *inputs, "-o", unfinished], check=True)
             unfinished.rename(library)
         return library
 
@@ -56,9 +57,16 @@ def described(cache_dir: Path) -> Callable[[str], Path]:
 
 
 @pytest.mark.parametrize("release", ["", *OTHERS])
-def test_types_of_any_release_of_tvm_ffi_are_made_and_copied(described: Callable[[str], Path], release: str) -> None:
+def test_types_of_any_release_of_tvm_ffi_are_made_and_copied(compiled: Callable[..., Path], release: str) -> None:
     extra = [] if release else ["overloads"]
-    run((ROOT / "tests" / "scripts" / "described_types.py").read_text(), described(release), *extra)
+    library = compiled("tvm_ffi_described.cc", release)
+    run((ROOT / "tests" / "scripts" / "described_types.py").read_text(), library, *extra)
+
+
+@pytest.mark.parametrize(("release", "flag"), [("", "-DEMBEDDED"), ("", "-ltvm_ffi"), (RELEASES[0], "-O0")])
+def test_modules_of_a_librarys_own_class_are_driven(compiled: Callable[..., Path], release: str, flag: str) -> None:
+    library = compiled("tvm_ffi_modules.cc", release, flag)
+    run((ROOT / "tests" / "scripts" / "foreign_modules.py").read_text(), library, flag)
 
 
 RAISES = """

@@ -115,7 +115,14 @@ class Library {
              std::find(std::begin(kOfGenerators), std::end(kOfGenerators), name) != std::end(kOfGenerators);
     });
     if (generated) flags_ |= kPortcallFunctionGenerated;
-    if (BelongsToForeignRuntime(elf_)) flags_ |= kPortcallFunctionForeign;
+    if (BelongsToForeignRuntime(elf_)) {
+      flags_ |= kPortcallFunctionForeign;
+    } else if (!generated) {  // on tvm-ffi's headers: what it does with modules needs more than the core
+      try {
+        LoadLibrary(BesideCore(kTvmFfiLibrary));
+      } catch (const Error&) {  // a program may have the core alone
+      }
+    }
   }
 
   std::string path_;

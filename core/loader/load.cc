@@ -26,9 +26,11 @@ Module LoadFromFile(const std::string& path) {
 }
 
 PORTCALL_REGISTER_GLOBAL("ffi.ModuleLoadFromFile").set_body_typed(LoadFromFile);
-PORTCALL_REGISTER_GLOBAL("ffi.SystemLib").set_body([](Args args, RetValue* rv) {
+void GiveSystemLibrary(Args args, RetValue* rv) {
   *rv = SystemLibrary(args.size() > 0 ? args[0].cast<std::string>() : std::string());
-});
+}
+PORTCALL_REGISTER_GLOBAL("ffi.SystemLib").set_body(GiveSystemLibrary);
+PORTCALL_REGISTER_GLOBAL("runtime.SystemLib").set_body(GiveSystemLibrary);  // as TVM names it
 
 }  // namespace
 }  // namespace portcall::loader

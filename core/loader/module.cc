@@ -31,37 +31,55 @@ class UnknownNode : public ModuleNode {
   std::string payload_;
 };
 
-struct ModuleImpl final : Object {
+// Before a module lies what classes of C++ have there: the address of a table of virtual functions. The library that
+// knows of tvm-ffi's class of modules fills it (tvm_ffi/modules.cc), and `stand_in` after it: the module of this runtime
+// that stands for a module of such a class, as long as that lives; the module itself, where it is none.
+struct {
+  void* description[2];
+  void* functions[12];
+  TVMFFIObject* (*stand_in)(TVMFFIObject*);
+} virtual_table;
+
+struct Functions {
+  void** functions = virtual_table.functions;
+};
+
+struct ModuleImpl final : Functions, Object {
   static constexpr int32_t kTypeIndex = kTVMFFIModule;
   static constexpr bool kHoldsObjects = true;
+  // Here tvm-ffi's headers read it.
+  Array<Any> imports;
   std::unique_ptr<ModuleNode> impl;
-  std::mutex mutex;  // guards the two below
-  std::vector<Module> imports;
+  std::mutex mutex;                                       // guards the imports and what is below
   std::unordered_map<std::string, PackedFunc> env_cache;  // what compiled code looked up, and borrows from here
 };
 
 ModuleImpl* NodeOf(const Module& module) {
   PORTCALL_CHECK(module.defined(), TypeError) << "the module is None";
+  TVMFFIObject* found = module.get();
+  if (found->deleter != DeleteCountedNode<ModuleImpl> && virtual_table.stand_in) found = virtual_table.stand_in(found);
   // A module of another runtime has a body that only that runtime can read.
-  PORTCALL_CHECK(module.get()->deleter == DeleteCountedNode<ModuleImpl>, TypeError)
+  PORTCALL_CHECK(found->deleter == DeleteCountedNode<ModuleImpl>, TypeError)
       << "this module belongs to another runtime of the process";
-  return static_cast<ModuleImpl*>(module.get());
+  return static_cast<ModuleImpl*>(found);
 }
 
 bool IsRunnable(const Module& module) { return !dynamic_cast<UnknownNode*>(NodeOf(module)->impl.get()); }
 
-std::vector<Module> ImportsOf(const Module& module) {
+Array<Any> ImportsOf(const Module& module) {
   ModuleImpl* node = NodeOf(module);
   std::lock_guard<std::mutex> lock(node->mutex);
   return node->imports;
 }
 
+Module AsModule(const Any& import) { return ObjectRef::Borrow<Module>(import.cell().v_obj); }
+
 // Depth first, each module once; `visit` returns true to stop.
 bool Walk(const Module& module, const std::function<bool(const Module&)>& visit, std::set<const void*>* seen) {
   if (!seen->insert(module.get()).second) return false;
   if (visit(module)) return true;
-  for (const Module& import : ImportsOf(module)) {
-    if (Walk(import, visit, seen)) return true;
+  for (const Any& import : ImportsOf(module)) {
+    if (Walk(AsModule(import), visit, seen)) return true;
   }
   return false;
 }
@@ -86,8 +104,8 @@ bool Reaches(const Module& module, const Module& wanted) {
 }
 
 void ImportModule(const Module& module, const Module& other) {
+  NodeOf(other);  // which may not be None
   if (NodeOf(module)->impl->Import(other)) return;
-  NodeOf(other);
   PORTCALL_CHECK(!Reaches(other, module), ValueError) << "a module cannot import itself, not even through others";
   ModuleImpl* node = NodeOf(module);
   std::lock_guard<std::mutex> lock(node->mutex);
@@ -149,6 +167,7 @@ PORTCALL_REGISTER_GLOBAL("ffi.ModuleInspectSource").set_body_typed([](Module m, 
 PORTCALL_REGISTER_GLOBAL("ffi.ModuleImports").set_body_typed(ImportsOf);
 PORTCALL_REGISTER_GLOBAL("ffi.ModuleClearImports").set_body_typed([](Module m) {
   ModuleImpl* node = NodeOf(m);
+  if (node->impl->Import(nullptr)) return;
   std::lock_guard<std::mutex> lock(node->mutex);
   node->imports.clear();
 });
@@ -189,8 +208,8 @@ PackedFunc LookupFromImports(const Module& module, const std::string& name) {
     if (it != node->env_cache.end()) return it->second;
   }
   PackedFunc found;
-  for (const Module& import : ImportsOf(module)) {
-    found = GetFunction(import, name, true);
+  for (const Any& import : ImportsOf(module)) {
+    found = GetFunction(AsModule(import), name, true);
     if (found.defined()) break;
   }
   if (!found.defined()) found = Registry::Get(name);
@@ -222,7 +241,7 @@ int PortcallModuleCreate(void* module_node, TVMFFIObjectHandle* out) {
     PORTCALL_CHECK(module_node, ValueError) << "a module needs a node";
     auto* module = NewCountedNode<ModuleImpl>(0);
     module->impl.reset(static_cast<ModuleNode*>(module_node));
-    *out = module;
+    *out = static_cast<TVMFFIObject*>(module);
   });
 }
 

@@ -134,14 +134,16 @@ std::string BesideCore(const char* library) {
 }
 
 std::string IrLibraryFor(const std::vector<std::string>& undefined) {
+  const char* library = nullptr;
   void* handle = nullptr;
-  bool needed = std::any_of(undefined.begin(), undefined.end(), [&](const std::string& name) {
-    if (name.rfind("Portcall", 0) != 0) return false;
+  for (const std::string& name : undefined) {
+    if (name.find("N3tvm3ffi") != name.npos) library = kTvmFfiLibrary;
+    if (name.rfind("Portcall", 0) != 0) continue;
     if (!handle) handle = dlopen(OwnPath().c_str(), RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD);
-    return handle && !dlsym(handle, name.c_str());
-  });
+    if (handle && !dlsym(handle, name.c_str())) library = "libportcall_ir.so";
+  }
   if (handle) dlclose(handle);
-  return needed ? BesideCore("libportcall_ir.so") : std::string();
+  return library ? BesideCore(library) : std::string();
 }
 
 bool IsRuntimeSymbol(std::string_view name) { return name.substr(0, 3) == "TVM" || name.substr(0, 8) == "Portcall"; }

@@ -22,7 +22,11 @@ void* OpenWithRuntime(const std::string& path, const std::string& ir_library);
 // The path of a library in the core's folder; "" where the core is a part of the program, which such a library cannot use.
 std::string BesideCore(const char* library);
 
-// The path of libportcall_ir, beside the core, when one of these symbols is not the core's own; else "".
+// What libraries on tvm-ffi's headers need of C++.
+constexpr const char* kTvmFfiLibrary = "libportcall_tvm_ffi.so";
+
+// The path of libportcall_ir, beside the core, when one of these symbols is not the core's own; of the above when one is of
+// tvm-ffi's C++; else "".
 std::string IrLibraryFor(const std::vector<std::string>& undefined);
 
 // Names and addresses that a loader stores into variables `__X` of a library. Thread-safe.

@@ -101,6 +101,7 @@ class RpcModule : public ModuleNode {
     return names;
   }
   bool Import(const Module& other) override {
+    if (!other.defined()) return false;
     PipelineScope none(nullptr);
     ServerFunction("tvm.rpc.server.ImportModule")(AsModule(), other);
     return true;

@@ -37,30 +37,6 @@ class HoldsItself(Exception):
 HASH_OF_ENDLESS = 0
 
 
-_hashing: dict[int, set[int]] = {}  # thread -> addresses of the containers whose hash is being found
-
-
-def _hash_once(value: _core.Object, found: Callable[[], int]) -> int:
-    """Return ``found()``; or one number for all that hold a container that holds itself: such may be equal."""
-    thread = threading.get_ident()
-    at_work = _hashing.get(thread)
-    if at_work is None:
-        _hashing[thread] = {value.handle_value}
-        try:
-            return found()
-        except HoldsItself:
-            return HASH_OF_ENDLESS
-        finally:
-            del _hashing[thread]
-    if value.handle_value in at_work:
-        raise HoldsItself
-    at_work.add(value.handle_value)
-    try:
-        return found()
-    finally:
-        at_work.discard(value.handle_value)
-
-
 class Shape(tuple[int, ...]):
     """Extents of a tensor, as a value with its own type."""
 
@@ -99,7 +75,7 @@ class Array(_core.Object, Sequence[Any]):
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, (Array, list, tuple)):
-            return self.same_as(other) or (len(self) == len(other) and list(self) == list(other))
+            return _equal(self, other)
         return NotImplemented
 
     def __add__(self, other: object) -> Any:
@@ -109,7 +85,7 @@ class Array(_core.Object, Sequence[Any]):
         return type(self)((*other, *self)) if isinstance(other, (list, tuple)) else NotImplemented
 
     def __hash__(self) -> int:
-        return _hash_once(self, lambda: hash(tuple(self)))  # a key that was a tuple comes back as an Array
+        return _hash(self)  # that of a tuple: a key that was one comes back as an Array
 
     def __copy__(self) -> Any:
         return self
@@ -168,11 +144,11 @@ class Map(_core.Object, Mapping[Any, Any]):
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Mapping):
-            return self.same_as(other) or dict(self.items()) == dict(other.items())
+            return _equal(self, other)
         return NotImplemented
 
     def __hash__(self) -> int:
-        return _hash_once(self, lambda: hash(frozenset(self.items())))
+        return _hash(self)
 
     def __copy__(self) -> Any:
         return self
@@ -280,3 +256,102 @@ class Dict(Map, MutableMapping[Any, Any]):
 
 for _cls in (Shape, Array, List, Map, Dict):
     _core.register_class(_core.TYPE_INDEX[_cls.__name__], _cls)
+
+
+# ---- Equality and hashes, of any depth: each container, and each pair of them, is looked at once ---------------------
+
+_NESTING = frozenset((Array, List, Map, Dict))
+
+
+class _Hashed:
+    """What has the hash that was found for a container, in place of that."""
+
+    __slots__ = ("_number",)
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def __hash__(self) -> int:
+        return self._number
+
+
+def _parts(value: Array | Map) -> list[Any]:
+    return list(value) if isinstance(value, Array) else list(itertools.chain.from_iterable(value.items()))
+
+
+def _together(value: Array | Map, parts: list[Any]) -> int:
+    return hash(tuple(parts) if isinstance(value, Array) else frozenset(zip(parts[::2], parts[1::2], strict=True)))
+
+
+def _hash(root: Array | Map) -> int:
+    """Return one number for all that hold a container that holds itself: such may be equal."""
+    items = _parts(root)
+    if _NESTING.isdisjoint(map(type, items)):
+        return _together(root, items)
+    found: dict[int, _Hashed | None] = {root.handle_value: None}  # None while it is at work
+    stack: list[tuple[Array | Map, Iterator[Any], list[Any]]] = [(root, iter(items), [])]
+    kept = []  # so that no other container gets the address of one
+    while True:
+        value, parts, done = stack[-1]
+        for part in parts:
+            if type(part) not in _NESTING:
+                done.append(part)
+            elif part.handle_value not in found:
+                found[part.handle_value] = None
+                stack.append((part, iter(_parts(part)), []))
+                break
+            elif (known := found[part.handle_value]) is None:
+                return HASH_OF_ENDLESS
+            else:
+                done.append(known)
+        else:
+            number = _together(value, done)
+            kept.append(stack.pop())
+            if not stack:
+                return number
+            hashed = found[value.handle_value] = _Hashed(number)
+            stack[-1][2].append(hashed)
+
+
+def _alike(left: Any, right: Any) -> bool:
+    """Return whether two values are containers of one sort, of Python or of the core."""
+    if type(left) not in _NESTING and type(right) not in _NESTING:
+        return False
+    sort: Any = (Array, list, tuple) if isinstance(left, (Array, list, tuple)) else Mapping
+    return isinstance(left, sort) and isinstance(right, sort)
+
+
+def _pairs(left: Any, right: Any) -> Iterable[tuple[Any, Any]] | None:
+    """Return what must be equal for two containers to be; None where they are not."""
+    if isinstance(left, Mapping):
+        left, right = dict(left.items()), dict(right.items())
+        return ((left[key], right[key]) for key in left) if left.keys() == right.keys() else None
+    return zip(list(left), list(right), strict=True) if len(left) == len(right) else None
+
+
+def _equal(left: Any, right: Any) -> bool:
+    """Compare as lists and dicts do; containers that hold themselves are equal if no difference is found."""
+    stack: list[Iterator[tuple[Any, Any]]] = [iter([(left, right)])]
+    met: dict[tuple[int, int], tuple[Any, Any]] = {}
+    while stack:
+        for a, b in stack[-1]:
+            if a is b:
+                continue
+            if not _alike(a, b):
+                same = a == b
+                if not same:
+                    return False
+                continue
+            if isinstance(a, _core.Object) and isinstance(b, _core.Object):
+                key = (a.handle_value, b.handle_value)
+                if key[0] == key[1] or key in met:
+                    continue
+                met[key] = a, b
+            pairs = _pairs(a, b)
+            if pairs is None:
+                return False
+            stack.append(iter(pairs))
+            break
+        else:
+            stack.pop()
+    return True

@@ -391,9 +391,16 @@ def _load(path: str) -> Module:
 
 def _take_foreign_name(path: str) -> None:
     """Let libraries that need the other runtime get this one. The linker takes what is mapped under a name first."""
-    forwarder = ctypes.CDLL(str(_FORWARDER)).TVMFFIErrorSetRaised
-    named = ctypes.CDLL(_FOREIGN_RUNTIME, mode=os.RTLD_NOLOAD | os.RTLD_LAZY).TVMFFIErrorSetRaised
-    if ctypes.cast(named, ctypes.c_void_p).value != ctypes.cast(forwarder, ctypes.c_void_p).value:
+
+    def raiser(library: str | Path, mode: int) -> int | None:
+        return ctypes.cast(ctypes.CDLL(str(library), mode).TVMFFIErrorSetRaised, ctypes.c_void_p).value
+
+    try:
+        named = raiser(_FOREIGN_RUNTIME, os.RTLD_NOLOAD | os.RTLD_LAZY)
+    except OSError:  # nothing has the name
+        ctypes.CDLL(str(_FORWARDER))
+        return
+    if named != raiser(IR_LIBRARY.with_name("libportcall.so"), os.RTLD_LAZY):
         raise errors.ModuleLoadError(
             f"cannot adopt '{path}': {_FOREIGN_RUNTIME} of another runtime is in the process already; load the library "
             "before that is imported, or without foreign='adopt'",

@@ -28,7 +28,8 @@ class ModuleNode {
   }
   virtual std::string EntryName() { return "main"; }
   virtual std::vector<std::string> FunctionNames() { return {}; }  // empty: not known
-  // A module whose code runs elsewhere imports and times there. False and null: the runtime does it here.
+  // A module whose code runs elsewhere imports and times there. False and null: the runtime does it here. A null module:
+  // import nothing any more.
   virtual bool Import(const Module&) { return false; }
   virtual PackedFunc TimeEvaluator(const std::vector<Any>& /*arguments after the module*/) { return PackedFunc(); }
 };
