@@ -5,7 +5,8 @@ Each script is a function that is called in its last line: a connection that is 
 What is changed, is changed by a process that goes on without the connection, so a server is replaced or left alone.
 
 Files in ``~/.local/share/portcall``: ``portcall-server``; ``run``, which starts it; ``settings``, as JSON; the tokens;
-``pid`` or a unit of systemd; ``ready``, written by the server; ``log``. What begins with ``new-`` is not in use.
+``pid`` or a unit of systemd; ``ready``, written by the server; ``log``; ``lock``. What begins
+with ``new-`` or ``part-`` is not in use.
 """
 
 from __future__ import annotations
@@ -26,6 +27,18 @@ export XDG_RUNTIME_DIR
 units="${{XDG_CONFIG_HOME:-$HOME/.config}}/systemd/user"
 has_systemd() {{ systemctl --user show-environment >/dev/null 2>&1; }}
 nap() {{ sleep 0.1 2>/dev/null || sleep 1; }}
+# One at a time: the kernel frees the file when the last process that has it ends. Without flock nobody waits.
+lock() {{
+  command -v flock >/dev/null || return 0
+  n=0
+  while [ $n -lt 600 ]; do
+    mkdir -p "$d" && exec 9>"$d/lock" || return 1
+    if flock -n 9 && [ "$d/lock" -ef /proc/self/fd/9 ]; then return 0; fi  # not one that was removed meanwhile
+    nap
+    n=$((n + 1))
+  done
+  return 1
+}}
 server_pid() {{
   if [ -f "$units/$unit" ] && has_systemd; then
     pid=$(systemctl --user show -p MainPID --value $unit) && [ "$pid" != 0 ] || pid=
@@ -74,9 +87,14 @@ look
 UPLOAD = f"""
 d={DEPLOYED}
 umask 077
-mkdir -p "$d" && rm -f "$d/new-server" && cat >"$d/new-part" || exit 1
-[ $(wc -c <"$d/new-part") -eq {{size}} ] || exit 1
-chmod 700 "$d/new-part" && mv "$d/new-part" "$d/new-server"
+mkdir -p "$d" || exit 1
+for part in "$d"/part-*; do
+  if ! kill -0 "${{part##*-}}" 2>/dev/null; then rm -f "$part"; fi
+done
+part="$d/part-$$"
+cat >"$part" || exit 1
+[ $(wc -c <"$part") -eq {{size}} ] || exit 1
+chmod 700 "$part" && mv "$part" "$d/new-server"
 """
 
 _SWITCH = """
@@ -90,8 +108,8 @@ start_server() {
     systemctl --user daemon-reload && systemctl --user enable $unit >/dev/null 2>&1
     systemctl --user restart $unit
   else
-    if command -v setsid >/dev/null; then setsid sh "$d/run" </dev/null >"$d/log" 2>&1 &
-    else nohup sh "$d/run" </dev/null >"$d/log" 2>&1 &
+    if command -v setsid >/dev/null; then setsid sh "$d/run" </dev/null >"$d/log" 2>&1 9>&- &
+    else nohup sh "$d/run" </dev/null >"$d/log" 2>&1 9>&- &
     fi
     echo $! >"$d/pid"
   fi
@@ -109,7 +127,7 @@ new_runs() {
   rm -rf "$c"
   mkdir "$c" || return 1
   # A relative path: that of a socket has 107 bytes at most.
-  (cd "$c" && exec "$d/new-server" --unix s --ready-file ready --silent) </dev/null >/dev/null 2>"$d/log.check" &
+  (cd "$c" && exec "$d/new-server" --unix s --ready-file ready --silent) </dev/null >/dev/null 2>"$d/log.check" 9>&- &
   checked=$!
   n=0
   while [ ! -f "$c/ready" ] && [ $n -lt 100 ] && kill -0 $checked 2>/dev/null; do nap; n=$((n + 1)); done
@@ -149,6 +167,11 @@ swap() {
 }
 switch() {
   umask 077
+  if ! lock; then
+    echo "failed another deployment to this machine does not end"
+    if server_pid; then echo "pid $pid"; fi
+    return
+  fi
   mkdir -p "$d" && cd "$d" || exit 1
   printf '%s\\n' "$settings" >new-settings
   printf '%s\\n' 'cd "$(dirname "$0")"' "$run" >new-run
@@ -180,6 +203,7 @@ switch
 REMOVE = """
 remove() {
   if [ ! -d "$d" ]; then return; fi
+  lock
   stop_server
   if [ -f "$units/$unit" ]; then
     systemctl --user disable $unit >/dev/null 2>&1

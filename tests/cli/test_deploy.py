@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
 import signal
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +113,33 @@ def test_deploy_update_replaces_the_program_and_keeps_settings_and_token(
     assert there.program.read_bytes() == other_program.read_bytes()
     with rpc.connect(second.address, key="k", token=second.token, timeout=60):
         pass
+
+
+def test_deploys_at_the_same_time_leave_one_server_with_one_token(
+    there: sshd.Machine, program: Path, other_program: Path
+) -> None:
+    same = settings()
+    with ThreadPoolExecutor(4) as pool:
+        done = list(pool.map(lambda i: deploy.deploy("board", same, (program, other_program)[i % 2]), range(4)))
+    assert len({each.token for each in done}) == 1
+    assert there.program.read_bytes() in (program.read_bytes(), other_program.read_bytes())
+    last = deploy.look("board")
+    assert [pid for pid in {each.pid for each in done} if command_of(pid)] == [last.pid]
+    assert works(done[0])
+    names = {path.name for path in there.program.parent.iterdir()}
+    assert not [name for name in names if name.startswith(("new-", "part-", "old-"))]
+
+
+def test_deploy_waits_for_one_that_is_under_way(there: sshd.Machine, program: Path) -> None:
+    first = deploy.deploy("board", settings(), program)
+    with (there.program.parent / "lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the server does not hold it
+        with ThreadPoolExecutor(1) as pool:
+            removing = pool.submit(deploy.remove, "board")
+            assert works(first)
+            fcntl.flock(held, fcntl.LOCK_UN)
+            assert removing.result()
+    assert not command_of(first.pid)
 
 
 def test_deployed_server_serves_sessions_by_ssh(there: sshd.Machine, program: Path) -> None:

@@ -11,7 +11,9 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import onnx
 import pytest
+from onnx import helper
 
 from farm.test_cli_farm import portcall, started
 from portcall import toolchain
@@ -114,6 +116,39 @@ def test_mcp_compiles_inspects_and_benches_with_a_verdict(talk: Talk, folder: Pa
 
     talk(work, *EVERYTHING)
     assert sorted(path.name for path in folder.iterdir()) == ["add.cc", "add.so", "link.json"]
+
+
+def model(path: Path, weight: float) -> None:
+    """y = relu(x * weight), as ONNX."""
+    value = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [4]) for name in ("x", "y")]
+    nodes = [helper.make_node("Mul", ["x", "w"], ["z"]), helper.make_node("Relu", ["z"], ["y"])]
+    weights = helper.make_tensor("w", onnx.TensorProto.FLOAT, [1], [weight])
+    made = helper.make_graph(nodes, "m", value[:1], value[1:], [weights])
+    onnx.save(helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+
+
+def test_mcp_compiles_a_model_and_verifies_it(talk: Talk, folder: Path) -> None:
+    model(folder / "m.onnx", 2)
+    model(folder / "other.onnx", 3)
+
+    async def work(client: Client) -> None:
+        await answer(client, "compile", file="m.onnx", output="m.so")
+        told = await answer(client, "verify", bundle="m.so", model="m.onnx", inputs=["x=ones"])
+        assert (told["ok"], told.get("exit_code")) == (True, None)
+        told = await answer(client, "verify", bundle="m.so", model="other.onnx", inputs=["x=ones"])
+        assert (told["ok"], told["exit_code"], [each["name"] for each in told["outputs"]]) == (False, 1, ["y"])
+        for given in (
+            {"bundle": "m.so", "model": "../secret.json"},
+            {"bundle": "m.so", "model": "m.so"},
+            {"bundle": "--json=taken.so", "model": "m.onnx"},
+            {"bundle": "m.so", "model": "m.onnx", "inputs": ["x=@../secret.npy"]},
+            {"bundle": "m.so", "model": "m.onnx", "inputs": ["--json=taken.json"]},
+        ):
+            await refusal(client, "verify", **given)
+
+    talk(work, *EVERYTHING)
+    names = sorted(path.name for path in folder.iterdir())
+    assert names == ["add.cc", "link.json", "m.onnx", "m.so", "other.onnx"]
 
 
 def test_mcp_leases_a_place_of_a_farm_benches_there_and_gives_it_back(talk: Talk, folder: Path, tmp_path: Path) -> None:
