@@ -362,6 +362,7 @@ test-nvrtc: venv build $(NVRTC) ## CUDA source through NVIDIA's compiler, up to 
 
 bench-vm: venv build ## the same for executables of the Relax VM, beside apache-tvm: instructions, loading, memory
 	$(PY) benchmarks/vm.py
+	$(PY) benchmarks/language.py
 
 FUZZ_VM_COUNT ?= 1000
 FUZZ_VM_SEED ?= 1
@@ -369,6 +370,8 @@ fuzz-vm: venv build ## damaged executables of the Relax VM, loaded and run with 
 	$(PY) tests/scripts/compile_relax.py build/relax-models
 	$(PY) tests/scripts/run_damaged.py build/relax-models $(FUZZ_VM_COUNT) $(FUZZ_VM_SEED) perceptron branch loop tuples \
 		outputs shapes data user closures chain_dynamic sort argsort topk
+	$(PY) tests/vm/language_model.py build/relax-models/language bytecode
+	$(PY) tests/scripts/run_wrong_calls.py build/relax-models/language $(FUZZ_VM_COUNT)000 $(FUZZ_VM_SEED)
 
 VM_RELEASES ?= 0.25.0.post1 0.26.0
 test-vm-releases: venv build ## models that other releases of apache-tvm compile, in environments of their own

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small language model with random weights, compiled by the apache-tvm of an interpreter: ``python … FOLDER MODE``.
+"""A small language model with random weights, compiled by the apache-tvm of an interpreter.
+
+    python language_model.py FOLDER MODE [SIZES as JSON]
 
 It writes the library, weights in shards as TVM's tools write them, and what TVM's own machine and cache answer to a
 history. ``history`` runs here, too: it takes what both runtimes have.
@@ -115,6 +117,7 @@ def build(folder: Path, mode: str) -> None:
     import tvm
     import tvm_ffi
     from tvm import relax as rx
+    from tvm import te
     from tvm.relax.frontend import nn
     from tvm.relax.frontend.nn import op
     from tvm.relax.frontend.nn.llm import kv_cache as kernels
@@ -161,7 +164,9 @@ def build(folder: Path, mode: str) -> None:
 
         def prefill(self, x: Any, cache: Any) -> Any:
             h = self.hidden(x, cache)
-            last = op.take(h, op.arange(h.shape[1] - 1, h.shape[1], 1, "int32"), axis=1)
+            last = op.tensor_expr_op(
+                lambda x: te.compute((1, 1, c["hidden"]), lambda i, _, k: x[i, x.shape[1] - 1, k]), "last", [h]
+            )
             return self.head(op.reshape(last, (1, 1, c["hidden"]))), cache
 
         def decode(self, x: Any, cache: Any) -> Any:
@@ -185,7 +190,7 @@ def build(folder: Path, mode: str) -> None:
         bb = rx.BlockBuilder(module)
         names = ["max_batch_size", "max_total_seq_len", "prefill_chunk_size", "page_size", "support_sliding_window"]
         sizes = [Var(name, "int64") for name in names]
-        shape_type = getattr(rx, "ShapeType", None) or rx.ShapeStructInfo
+        shape_type = getattr(rx, "ShapeStructInfo", None) or rx.ShapeType
         number = getattr(rx, "PrimValue", None) or rx.prim_value
         parameters = [rx.Var(f"{size.name}_", shape_type([size])) for size in sizes]
         with bb.function("create_tir_paged_kv_cache", parameters):
@@ -247,4 +252,5 @@ if __name__ == "__main__":
     os.environ["TVM_NUM_THREADS"] = "1"  # read when TVM is imported
     target_folder = Path(sys.argv[1])
     target_folder.mkdir(parents=True, exist_ok=True)
+    CONFIG |= json.loads(sys.argv[3]) if len(sys.argv) > 3 else {}
     build(target_folder, sys.argv[2])

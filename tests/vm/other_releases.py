@@ -6,12 +6,14 @@ PYTHONPATH=tests python tests/vm/other_releases.py RELEASE …        (or: make 
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import portcall
-from vm.compiled import MODES, Compiled, compile_with, same, scale
+from vm.compiled import MODES, Compiled, compile_language, compile_with, same, scale
+from vm.language_model import history
 
 FOLDER = Path(__file__).parents[2] / "build" / "relax-releases"
 FFI = "apache-tvm-ffi==0.1.12"  # 0.25 does not load with the newest, although its metadata allows it
@@ -44,6 +46,19 @@ def wrong(models: Compiled) -> list[str]:
     return found
 
 
+def wrong_language_models(release: str) -> list[str]:
+    """Return the modes in which the language model does not answer what it answers in TVM."""
+    found = []
+    for mode in MODES:
+        folder = compile_language(environment(release), FOLDER / f"language-{mode}-{release}", mode)
+        machine = portcall.vm.create(portcall.load_module(folder / "language.so"))
+        weights = portcall.vm.language(folder / "language.so", folder / "weights", tokens=64)._params
+        answers = history(machine, portcall.get_global_func, portcall.Shape, portcall.tensor, weights)
+        if answers != json.loads((folder / "history.json").read_text()):
+            found.append(f"language model {mode}")
+    return found
+
+
 def main() -> int:
     portcall.register_func("demo.scale", scale)
     portcall.register_func("demo.same", lambda value, _: value)
@@ -53,6 +68,9 @@ def main() -> int:
         models = compile_with(environment(release), FOLDER / f"models-{release}")
         bad, count = wrong(models), len(list(models.folder.glob("*.so")))
         print(f"apache-tvm {release}: {count - len(bad)} of {count} libraries give what TVM's machine gives", *bad)
+        failed += len(bad)
+        bad = wrong_language_models(release)
+        print(f"apache-tvm {release}: {len(MODES) - len(bad)} of {len(MODES)} language models answer as in TVM", *bad)
         failed += len(bad)
     return failed
 

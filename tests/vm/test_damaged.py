@@ -13,6 +13,7 @@ from vm.compiled import Compiled
 
 pytestmark = pytest.mark.peers
 SCRIPT = Path(__file__).parents[1] / "scripts" / "run_damaged.py"
+WRONG_CALLS = SCRIPT.with_name("run_wrong_calls.py")
 MODELS = ("branch", "loop", "tuples", "shapes", "data", "closures", "topk")
 
 
@@ -23,3 +24,11 @@ def test_executable_damaged_gives_errors_only(models: Compiled) -> None:
     assert len(done.stdout.splitlines()) == len(MODELS)
     assert "refused" in done.stdout
     assert "ran" in done.stdout
+
+
+def test_cache_of_a_language_model_survives_wrong_calls(compiled: Path) -> None:
+    words = [sys.executable, str(WRONG_CALLS), str(compiled), "20000", "make test"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "ran" in done.stdout
+    assert "ValueError" in done.stdout
