@@ -87,7 +87,7 @@ test: venv build core-test test-node ## the core's, Python's and Node's tests bu
 check: lint test test-rest core-test-asan core-test-tsan core-test-32 test-board test-js ## what CI runs: 45 minutes on 2 cores
 
 test-rest: venv build $(REDIS) $(SSHD) $(POCL) $(CHROMIUM) $(TVM_FFI_RELEASES) $(XGRAMMAR) ## the Python tests that `make test` leaves out: slow ones, and those of Redis, OpenCL, Chromium, sshd
-	$(PY) -m pytest -n auto -m slow
+	$(PY) -m pytest -n $$(( $$(nproc) * 3 / 2 )) -m slow # many of these wait
 
 .PHONY: slow-tests
 slow-tests: venv build $(REDIS) $(SSHD) $(POCL) $(CHROMIUM) $(TVM_FFI_RELEASES) $(XGRAMMAR) ## measure all Python tests, and list those that `make test` leaves out: tests/slow.txt
