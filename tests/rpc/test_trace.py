@@ -210,3 +210,22 @@ def test_run_trace_writes_the_calls_of_a_session(server: Serving, tmp_path: Path
     assert subprocess.run(command, check=False).returncode != 0  # needs a session
     missing = [*command[:-1], str(tmp_path / "no" / "file"), "--rpc", server.address]
     assert subprocess.run(missing, check=False).returncode == 1
+
+
+def test_run_trace_of_a_session_that_crashes_has_the_call(server: Serving, tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    words = ["run", "demo.crash", "--arg", "11", "--rpc", server.address, "--trace", str(path)]
+    assert subprocess.run([sys.executable, "-m", "portcall", *words], check=False).returncode == 5
+    (event,) = [event for event in events_of(path) if event["name"] == "demo.crash"]
+    assert (event["cat"], event["args"]["error"]) == ("client", "RemoteCrashError")
+
+
+@pytest.mark.parametrize(
+    "times",
+    [None, "xyz", [1, 2], ["a", 1, 2], [5, 1, 9], [1 << 100, 2, 3], [-5, 1, 2], [1, 2, 1 << 100], [1 << 63] * 3],
+)
+def test_spans_lie_in_the_callers_whatever_a_server_tells(times: Any) -> None:
+    call = _trace.Traced("f", "peer", (100, 200))
+    _trace._place(call, times)
+    for _, _, (begin, end) in call.parts():
+        assert 100 <= begin <= end <= 200

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import time
@@ -96,7 +97,13 @@ def command(ctx: click.Context, /, json_to: str | None, **given: Any) -> None:
     if given["trace"]:
         check_writable(given["trace"])
     with recording(bool(given["trace"])) as calls:
-        done = (run_model if is_model(given) else run_function)(ctx, given)
+        try:
+            done = (run_model if is_model(given) else run_function)(ctx, given)
+        except BaseException:
+            if calls:  # how far it came
+                with contextlib.suppress(OSError):
+                    calls.save(given["trace"])
+            raise
     if calls:
         calls.save(given["trace"])
     if given["save"]:
