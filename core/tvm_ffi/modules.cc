@@ -156,7 +156,8 @@ void FillMethods() {
   Module any = make(Map<String, Any>());
   OwnModule own;
   void** from = *reinterpret_cast<void***>(static_cast<ModuleObj*>(&own));
-  void** to = *reinterpret_cast<void***>(ObjectOf(any.get()));
+  const auto header_at = reinterpret_cast<char*>(static_cast<tvm::ffi::Object*>(&own)) - reinterpret_cast<char*>(&own);
+  void** to = *reinterpret_cast<void***>(reinterpret_cast<char*>(any.get()) - header_at);
   std::copy(from - 1, from + kMethods, to - 1);  // the class's description comes before them
   to[kMethods] = reinterpret_cast<void*>(&StandInOf);
 }
