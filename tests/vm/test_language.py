@@ -259,6 +259,6 @@ def test_language_generates_forks_and_refuses_ids_that_there_are_not(compiled: P
         assert len(one) == 4
     with pytest.raises(ValueError, match="ended"):
         one.feed([1])
-    with pytest.raises(ValueError, match="id 512 at 1"):
+    with pytest.raises(ValueError, match="the id at 1 is 512"):
         list(model.generate([1, 512]))
     assert model.free_pages == free

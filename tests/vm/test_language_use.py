@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ import portcall
 from portcall import rpc
 from portcall.cli import cli
 from portcall.errors import ModelError, SessionClosedError
-from portcall.vm import LanguageModel, language
+from portcall.vm import LanguageModel, TokenSequence, language
 from rpc.serving import serving
 from vm.language_model import CONFIG
 from vm.test_cli import run
@@ -64,7 +66,7 @@ def test_session_says_what_it_refuses_and_goes_on(session: rpc.Session, compiled
         one.feed([1, 2, 3])
         with pytest.raises(RuntimeError, match="the cache is full"):
             one.feed([4] * 80)
-        with pytest.raises(ValueError, match="id -1 at 0"):
+        with pytest.raises(ValueError, match="the id at 0 is -1"):
             one.feed([-1])
         with model.sequence() as two:
             pages = model.free_pages
@@ -104,6 +106,18 @@ def changed(change: Callable[[Any], Any]) -> Callable[[Path], None]:
         (lambda folder: (folder / "tensor-cache.json").write_text("{"), "tensor-cache.json"),
         (changed(lambda records: records.pop()), "'blocks.1.norm1.weight'"),
         (changed(lambda records: records[0].update(dataPath="../a")), "../a"),
+        (changed(lambda records: records[0].update(dataPath=5)), "the shard 5"),
+        (changed(lambda records: records[0].update(dataPath="..")), "'..'"),
+        (changed(lambda records: records[0].update(dataPath="a" * 5000)), "it is missing"),
+        (changed(lambda records: records[0].update(nbytes=float("inf"))), "tensor-cache.json"),
+        (changed(lambda records: records[0].update(nbytes=1 << 70)), "params_shard_0.bin"),
+        (changed(lambda records: records[0]["records"][0].update(byteOffset=-4)), "tensor-cache.json"),
+        (changed(lambda records: records[0]["records"][0].update(byteOffset=1 << 70)), "'tokens.weight'"),
+        (changed(lambda records: records[0]["records"][0].update(shape=[1] * 70 + [512, 128])), "'tokens.weight'"),
+        (changed(lambda records: records[0]["records"][0].update(shape="512")), "'tokens.weight'"),
+        (changed(lambda records: records[0]["records"].append(records[0]["records"][0])), "within 'tokens.weight'"),
+        (lambda folder: (folder / "tensor-cache.json").write_text("[" * 200_000), "tensor-cache.json"),
+        (lambda folder: os.truncate(folder / "tensor-cache.json", 1 << 30), "tensor-cache.json"),
         (changed(lambda records: records[0].update(format="zip")), "'zip'"),
         (changed(lambda records: records[0]["records"][0].update(shape=[128, 512])), "'tokens.weight'"),
         (changed(lambda records: records[0]["records"][0].update(dtype="float16")), "'tokens.weight'"),
@@ -118,6 +132,91 @@ def test_damaged_weights_are_named(damage: Callable[[Path], None], named: str, c
     with pytest.raises(ModelError) as raised:
         language(compiled / "language.so", tmp_path)
     assert named in str(raised.value)
+
+
+def test_weights_that_are_no_numbers_are_named(compiled: Path, tmp_path: Path) -> None:
+    for path in (compiled / "weights").iterdir():
+        filled = path.suffix == ".bin"
+        (tmp_path / path.name).write_bytes(b"\xff" * path.stat().st_size if filled else path.read_bytes())
+    model = open_here(compiled, tmp_path)
+    with pytest.raises(ModelError, match="the logits are no numbers"):
+        list(model.generate([1], 1))
+    assert model.free_pages == 5
+
+
+@pytest.mark.parametrize(
+    ("sizes", "error"),
+    [
+        ({"sequences": 0}, ValueError),
+        ({"tokens": 0}, ValueError),
+        ({"tokens": 1 << 40}, ValueError),
+        ({"tokens": 1 << 80}, ValueError),
+        ({"tokens": 1.5}, TypeError),
+        ({"tokens": True}, TypeError),
+        ({"chunk": "5"}, TypeError),
+        ({"page_size": -1}, ValueError),
+        ({"vocabulary": CONFIG["vocab"] + 1}, ValueError),  # an id without a row would be read outside of the weights
+    ],
+)
+def test_sizes_are_checked_by_their_names(sizes: dict[str, Any], error: type[Exception], compiled: Path) -> None:
+    with pytest.raises(error, match=next(iter(sizes))):
+        language(compiled / "language.so", compiled / "weights", **{"tokens": 64, **sizes})
+
+
+WRONG: list[tuple[Callable[[TokenSequence], Any], type[Exception]]] = [
+    (lambda s: s.feed([True]), TypeError),
+    (lambda s: s.feed([1.0]), TypeError),  # type: ignore[list-item]
+    (lambda s: s.feed("12"), TypeError),  # type: ignore[arg-type]
+    (lambda s: s.feed([]), ValueError),
+    (lambda s: s.feed([1 << 200]), ValueError),
+    (lambda s: s.pop(4), ValueError),
+    (lambda s: s.pop(-1), ValueError),
+    (lambda s: s.pop(1.0), TypeError),  # type: ignore[arg-type]
+    (lambda s: s.fork(-1).__enter__(), ValueError),
+    (lambda s: s.fork(1 << 64).__enter__(), ValueError),
+    (lambda s: next(s.generate([1], -1)), ValueError),
+    (lambda s: next(s.generate([1], 1.0)), TypeError),  # type: ignore[arg-type]
+    (lambda s: next(s.generate([1], temperature=-1)), ValueError),
+    (lambda s: next(s.generate([1], top_p=0)), ValueError),
+    (lambda s: s.feed([3] * 80), RuntimeError),
+]
+
+
+def test_wrong_calls_of_one_sequence_leave_others_right(compiled: Path) -> None:
+    model, alone = open_here(compiled), open_here(compiled)
+    with model.sequence() as one, model.sequence() as two, alone.sequence() as same, alone.sequence() as strange:
+        one.feed([1, 2, 3])
+        same.feed([1, 2, 3])
+        for call, error in WRONG:
+            two.pop(len(two))
+            two.feed([4, 5, 6])
+            with pytest.raises(error):
+                call(two)
+        with pytest.raises(ValueError, match="another model"):
+            model.decode([one, strange], [1, 1])
+        assert len(one) == 3
+        assert np.array_equal(one.feed([7, 8]), same.feed([7, 8]))
+    assert model.free_pages == 5
+
+
+def test_no_tokens_are_generated_on_request(compiled: Path) -> None:
+    model = open_here(compiled)
+    assert list(model.generate([1], 0)) == []
+    assert list(model.generate([1], 3, temperature=1e-320)) == list(model.generate([1], 3))
+
+
+def test_threads_share_a_model_and_end_each_others_sequences(compiled: Path) -> None:
+    model = open_here(compiled)
+    expected = list(model.generate([1, 2, 3], 6))
+    with ThreadPoolExecutor(4) as pool:
+        for made in pool.map(lambda _: list(model.generate([1, 2, 3], 6)), range(8)):
+            assert made == expected
+    with model.sequence() as one, ThreadPoolExecutor(1) as pool:
+        fed = pool.submit(lambda: [one.feed([1]) for _ in range(1000)])
+        one.close()
+        with pytest.raises(ValueError, match=r"ended|no sequence"):
+            fed.result()
+    assert model.free_pages == 5
 
 
 def test_halves_of_float32_and_the_older_list_are_read(compiled: Path, tmp_path: Path) -> None:

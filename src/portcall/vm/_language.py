@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import operator
 import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     import numpy
 
 _CREATE = "create_tir_paged_kv_cache"
+_MOST = 1 << 30  # the core's bound of sizes
 _NEEDED = (_CREATE, "embed", "prefill", "decode")
 
 
@@ -50,17 +52,25 @@ def language(
         library: a library that TVM exported, or its path; one of a session for a model that runs there.
         weights: the folder with ``tensor-cache.json``, on this machine.
         device: where it runs; of the session for a library of one.
-        sequences, tokens: how many the cache holds at once.
+        sequences: how many there are mostly; more are possible.
+        tokens: how many the cache holds at once, of all sequences.
         chunk: how many tokens are computed at once; longer prompts are given in parts.
         page_size: the tokens of a page for which the library was compiled.
-        vocabulary: the number of ids; by default what the library says, or as many as there are logits.
+        vocabulary: the number of ids, at most that of the logits; by default what the library says, or all.
 
     Raises:
-        ValueError: the library has no language model, or none that is supported; the message says what is missing.
+        TypeError: a size is no int.
+        ValueError: a size is too small or large, or the library has no language model that is supported; the message
+            says what is missing.
         ModelError: the weights are damaged, or not those of this library.
         FileNotFoundError: the folder has no weights.
         FunctionNotFoundError: the library calls functions that nobody has.
     """
+    tokens = _integer("tokens", tokens, 1, _MOST)
+    at_once = min(_integer("chunk", chunk, 1, _MOST), tokens)
+    sizes = [
+        _integer("sequences", sequences, 1, _MOST), tokens, at_once, _integer("page_size", page_size, 1, _MOST), 0,
+    ]  # fmt: skip
     module = library if isinstance(library, Module) else load_module(library)
     machine = create(module, device)
     missing = [name for name in _NEEDED if name not in machine.functions]
@@ -69,17 +79,26 @@ def language(
             f"the library is no language model with a paged cache: it has no function {', '.join(missing)} "
             f"(it has {', '.join(machine.functions)})"
         )
+    taken = len(machine.signature(_CREATE).parameters)
+    if taken not in (0, len(sizes)):  # 0: a server of TVM tells none
+        raise ValueError(
+            f"the library's {_CREATE} takes {taken} sizes: only those with {len(sizes)} are supported "
+            "(sequences, tokens, tokens at once, tokens of a page, sliding windows)"
+        )
     place = _Place(machine)
     metadata = _metadata(machine)
-    names = [str(parameter["name"]) for parameter in metadata.get("params", ())]
+    names = _names(metadata)
     params = _load(machine, place, weights, names)
-    vocabulary = vocabulary or metadata.get("model_config", metadata).get("vocab_size") or _vocabulary(machine)
-    sizes = (sequences, tokens, min(chunk, tokens), page_size, 0)
     cache = machine.module[_CREATE](*(place.shape([size]) for size in sizes))
-    model = LanguageModel(machine, place, params, cache, sizes[2], vocabulary or 1)
-    if not vocabulary:
+    logits = _vocabulary(machine)
+    model = LanguageModel(machine, place, params, cache, at_once, logits or 1)
+    if not logits:
         with model.sequence() as first:
             model.vocabulary = len(first.feed([0]))
+    if vocabulary is not None:
+        model.vocabulary = _integer("vocabulary", vocabulary, 1, model.vocabulary)  # more ids than logits there are not
+    elif 1 <= (named := _vocabulary_of(metadata)) <= model.vocabulary:
+        model.vocabulary = named
     return model
 
 
@@ -125,6 +144,32 @@ def _metadata(machine: VirtualMachine) -> dict[str, Any]:
         return dict(found)
     except (ValueError, TypeError) as error:
         raise ValueError(f"the library's metadata are no JSON object: {error}") from None
+
+
+def _names(metadata: dict[str, Any]) -> list[str]:
+    try:
+        return [str(parameter["name"]) for parameter in metadata.get("params", ())]
+    except (TypeError, KeyError):
+        raise ValueError("the library's metadata name no weights: 'params' is no list of objects with a name") from None
+
+
+def _vocabulary_of(metadata: dict[str, Any]) -> int:
+    """Return the number of ids that the metadata name, 0 where they name none."""
+    config = metadata.get("model_config", metadata)
+    found = config.get("vocab_size") if isinstance(config, dict) else None
+    return found if type(found) is int else 0
+
+
+def _integer(name: str, value: Any, least: int, most: int) -> int:
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = None
+    if number is None:
+        raise TypeError(f"{name} must be an int, got {value!r:.40}")
+    if not least <= number <= most:
+        raise ValueError(f"{name} {number} (must be {least}-{most})")
+    return number
 
 
 def _vocabulary(machine: VirtualMachine) -> int | None:
@@ -215,22 +260,23 @@ class LanguageModel:
         """Give one more token to each of several sequences at once; return logits, ``[sequences, vocabulary]``.
 
         Raises:
-            ValueError: an id that there is not, another number of ids, or a sequence twice.
+            TypeError: an id is no int.
+            ValueError: an id that there is not, another number of ids, a sequence twice, or one that has ended.
             RuntimeError: the cache is full; then no sequence has changed.
         """
         given = self._checked(ids)
         if len(given) != len(sequences):
             raise ValueError(f"{len(sequences)} sequences, but {len(given)} ids")
-        logits = self._forward("batch_decode", [s._open() for s in sequences], [1] * len(given), given)
-        for sequence in sequences:
-            sequence._length += 1
+        if any(sequence._model is not self for sequence in sequences):
+            raise ValueError("a sequence of another model: its keys and values are in the cache of that one")
+        with self._lock:
+            logits = self._forward("batch_decode", [s._open() for s in sequences], [1] * len(given), given)
+            for sequence in sequences:
+                sequence._length += 1
         return logits
 
     def _checked(self, ids: Iterable[int]) -> list[int]:
-        given = [int(i) for i in ids]
-        for place, number in enumerate(given):
-            if not 0 <= number < self.vocabulary:
-                raise ValueError(f"id {number} at {place} (must be 0-{self.vocabulary - 1})")
+        given = [_integer(f"the id at {at} is", i, 0, self.vocabulary - 1) for at, i in enumerate(ids)]
         if not given:
             raise ValueError("no ids: at least one is needed")
         return given
@@ -267,9 +313,9 @@ class TokenSequence:
 
     def close(self) -> None:
         """End it: its pages are free again."""
-        if not self._ended:
-            self._ended = True
-            with self._model._lock:
+        with self._model._lock:
+            if not self._ended:
+                self._ended = True
                 self._model._place.state("remove_sequence", self._model._cache, self._id)
 
     def feed(self, ids: Iterable[int]) -> numpy.ndarray[Any, Any]:
@@ -282,8 +328,9 @@ class TokenSequence:
         model, given = self._model, self._model._checked(ids)
         for at in range(0, len(given), model._chunk):
             part = given[at : at + model._chunk]
-            logits = model._forward("decode" if len(part) == 1 else "prefill", [self._open()], [len(part)], part)
-            self._length += len(part)
+            with model._lock:
+                logits = model._forward("decode" if len(part) == 1 else "prefill", [self._open()], [len(part)], part)
+                self._length += len(part)
         last: numpy.ndarray[Any, Any] = logits[-1]
         return last
 
@@ -297,9 +344,10 @@ class TokenSequence:
             ValueError: there are not so many tokens.
         """
         model = self._model
-        made = TokenSequence(model, next(model._numbers), len(self) if at is None else at)
         with model._lock:
-            model._place.state("fork_sequence", model._cache, self._open(), made._id, made._length)
+            place = len(self) if at is None else _integer("at", at, 0, len(self))
+            made = TokenSequence(model, next(model._numbers), place)
+            model._place.state("fork_sequence", model._cache, self._open(), made._id, place)
         try:
             yield made
         finally:
@@ -312,8 +360,10 @@ class TokenSequence:
             ValueError: there are not so many.
         """
         with self._model._lock:
-            self._model._place.state("popn", self._model._cache, self._open(), count)
-        self._length -= count
+            self._open()
+            number = _integer("count", count, 0, len(self))
+            self._model._place.state("popn", self._model._cache, self._id, number)
+            self._length -= number
 
     def generate(
         self,
@@ -328,14 +378,16 @@ class TokenSequence:
         """Yield the ids that follow these, as they are computed.
 
         Parameters:
-            tokens: how many at most; None goes on until an id of `stop`, or until the cache is full.
+            tokens: how many at most; None goes on until an id of `stop`, or until the cache is full (a RuntimeError).
             temperature: 0 takes the most likely id.
             top_p: draws among the most likely ids that have this share of the probability together.
             seed: makes the draws the same each time.
             stop: ids after which it ends; they are not yielded.
 
         Raises:
+            TypeError: an id or `tokens` is no int.
             ValueError: an id that there is not, a negative temperature, or a top_p outside of 0 to 1.
+            ModelError: the logits are no numbers (NaN).
             RuntimeError: the cache is full.
         """
         import numpy
@@ -344,14 +396,17 @@ class TokenSequence:
             raise ValueError(
                 f"temperature {temperature} (must be at least 0), top_p {top_p} (must be above 0, at most 1)"
             )
+        wanted = None if tokens is None else _integer("tokens", tokens, 0, _MOST)
         random, ends = numpy.random.default_rng(seed), frozenset(stop)
         logits = self.feed(ids)
+        if wanted == 0:
+            return
         for made in itertools.count(1):
             token = pick(logits, temperature, top_p, random)
             if token in ends:
                 return
             yield token
-            if made == tokens:
+            if made == wanted:
                 return
             logits = self.feed([token])
 
@@ -360,10 +415,15 @@ def pick(logits: Any, temperature: float, top_p: float, random: Any) -> int:
     """Return an id: the most likely one, or one drawn from the most likely that have `top_p` of the probability."""
     import numpy
 
+    likely = int(logits.argmax())
+    if not numpy.isfinite(logits[likely]):
+        raise ModelError(
+            f"the logits are no numbers ({logits[likely]}): are the weights those of this library, and whole?"
+        )
     if temperature == 0:
-        return int(logits.argmax())
-    scaled = logits.astype(numpy.float64) / temperature
-    chances = numpy.exp(scaled - scaled.max())
+        return likely
+    with numpy.errstate(over="ignore"):  # of a temperature near 0: then only the most likely is left
+        chances = numpy.exp((logits.astype(numpy.float64) - float(logits[likely])) / temperature)
     chances /= chances.sum()
     order = numpy.argsort(-chances, kind="stable")
     sums = numpy.cumsum(chances[order])

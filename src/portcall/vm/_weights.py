@@ -19,6 +19,8 @@ import portcall
 from portcall.errors import ModelError
 
 LISTS = ("tensor-cache.json", "ndarray-cache.json")
+MOST_BYTES = 64 << 20  # of a list; those of the largest models have less than one million
+MOST_EXTENTS = 32
 
 
 def read(folder: str | os.PathLike[str]) -> Iterator[tuple[str, Any]]:
@@ -31,11 +33,14 @@ def read(folder: str | os.PathLike[str]) -> Iterator[tuple[str, Any]]:
         ModelError: the list or a shard is damaged; the message names the file.
     """
     path = _list_of(Path(folder))
+    size = path.stat().st_size
+    if size > MOST_BYTES:
+        raise ModelError(f"{path}: not a list of weights: it has {size:,} bytes")
     try:
-        shards = [(shard["dataPath"], shard["format"], int(shard["nbytes"]), shard["records"]) for shard in
-                  json.loads(path.read_text())["records"]]  # fmt: skip
+        shards = [(shard["dataPath"], shard["format"], _number(shard["nbytes"]), shard["records"]) for shard in
+                  json.loads(path.read_text("utf-8"))["records"]]  # fmt: skip
         records = [[_record(r) for r in records] for *_, records in shards]
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ModelError(f"{path}: not a list of weights as TVM's tools write it ({error!r})") from None
     for (name, form, nbytes, _), inside in zip(shards, records, strict=True):
         yield from _shard(path, name, form, nbytes, inside)
@@ -48,45 +53,60 @@ def _list_of(folder: Path) -> Path:
     raise FileNotFoundError(f"'{folder}' has no weights: there is neither {LISTS[0]} nor {LISTS[1]}")
 
 
+def _number(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{value!r:.40} is no size")
+    return value
+
+
 def _record(r: Any) -> tuple[str, list[int], str, str, int, int]:
-    return (
-        str(r["name"]),
-        [int(n) for n in r["shape"]],
-        str(r["dtype"]),
-        r["format"],
-        int(r["nbytes"]),
-        int(r["byteOffset"]),
-    )
+    if not isinstance(r["shape"], list):
+        raise TypeError(f"the shape of '{r['name']}' is no list")
+    shape = [_number(n) for n in r["shape"]]
+    return str(r["name"]), shape, str(r["dtype"]), r["format"], _number(r["nbytes"]), _number(r["byteOffset"])
 
 
 def _shard(
-    listed: Path, name: str, form: str, nbytes: int, records: list[tuple[str, list[int], str, str, int, int]]
+    listed: Path, name: Any, form: str, nbytes: int, records: list[tuple[str, list[int], str, str, int, int]]
 ) -> Iterator[tuple[str, Any]]:
     import numpy
 
+    if not isinstance(name, str) or Path(name).name != name or name == ".." or not name.isprintable():
+        raise ModelError(
+            f"{listed}: the shard {name!r:.100} is not beside it: it must be the name of a file in this folder"
+        )
     path = listed.parent / name
-    if path.parent != listed.parent:
-        raise ModelError(f"{listed}: the shard '{name}' is not beside it")
     if form != "raw-shard":
         raise ModelError(f"{listed}: the shard '{name}' has the format '{form}', only raw-shard is known")
-    size = path.stat().st_size if path.is_file() else None
+    size = path.stat().st_size if os.path.isfile(path) else None  # also where the name is too long
     if size != nbytes:
         found = "it is missing" if size is None else f"it has {size:,} bytes"
         raise ModelError(f"{path}: a shard of {nbytes:,} bytes, but {found}: was it copied to the end?")
+    _check_places(path, nbytes, records)
     whole = numpy.memmap(path, numpy.uint8, "r") if nbytes else numpy.empty(0, numpy.uint8)
     for key, shape, dtype, kind, count, offset in records:
-        if offset < 0 or count < 0 or offset + count > nbytes or min(shape, default=0) < 0:
-            raise ModelError(f"{path}: '{key}' has {count} bytes at {offset}, the shard {nbytes}")
         part = whole[offset : offset + count]
         halves = kind == "f32-to-bf16" and dtype == "float32"
         try:
             element = portcall.dtype("uint16" if halves else dtype).numpy()
         except (ValueError, TypeError) as error:
             raise ModelError(f"{listed}: '{key}' has the data type {dtype!r}: {error}") from None
-        if math.prod(shape) * element.itemsize != count or kind not in ("raw", "f32-to-bf16"):
+        fits = len(shape) <= MOST_EXTENTS and math.prod(shape) * element.itemsize == count
+        if not fits or kind not in ("raw", "f32-to-bf16"):
             raise ModelError(f"{listed}: '{key}' is {dtype}{shape} in the format '{kind}', but has {count} bytes")
         if halves:
             part = (part.view(element).astype(numpy.uint32) << 16).view(numpy.float32)
             yield key, part.reshape(shape)
         else:
             yield key, numpy.frombuffer(part, element).reshape(shape)
+
+
+def _check_places(path: Path, nbytes: int, records: list[tuple[str, list[int], str, str, int, int]]) -> None:
+    """Weights are inside of their shard, and none is in the bytes of another."""
+    end, before = 0, ""
+    for key, *_, count, offset in sorted(records, key=lambda record: record[5]):
+        if offset + count > nbytes:
+            raise ModelError(f"{path}: '{key}' has {count} bytes at {offset}, the shard {nbytes}")
+        if offset < end and count:
+            raise ModelError(f"{path}: '{key}' begins at {offset}, within '{before}'")
+        end, before = offset + count, key
