@@ -90,7 +90,7 @@ def test_build_with_the_vm_links_its_machine_in(commands: list[tuple[str, ...]],
     commands.clear()
     assert CliRunner().invoke(cli, [*words, "--with", "vm"]).exit_code == 0
     *compiled, linked = commands
-    machine = {path.name for path in (board.source_folder() / "vm").glob("*.cc")}
+    machine = {path.name for folder in ("vm", "lm") for path in (board.source_folder() / folder).glob("*.cc")}
     assert {Path(words[words.index("-c") + 1]).name for words in compiled} == machine  # the others are kept
     assert "-static" not in linked  # it loads libraries as before
 

@@ -80,6 +80,7 @@ constexpr const char* kOffered[] = {
     "ffi.Shape",
     "ffi.ModuleGetKind",
     "ffi.SystemLib",
+    "runtime.SystemLib",
     "runtime.GetDeviceAttr",
     "runtime.NumThreads",
     "runtime.config_threadpool",

@@ -123,9 +123,6 @@ void RegisterStandardNames() {
         << "index " << index << " is out of bounds";
     return shape[static_cast<size_t>(index)];
   });
-  Offer("runtime.SystemLib", [](Args args, RetValue* rv) {
-    *rv = Registry::GetRequired("ffi.SystemLib")(args.size() ? args[0].cast<std::string>() : std::string());
-  });
   for (const char* name : {"tvm.graph_executor.create", "tvm.graph_executor_debug.create", "tvm.graph_runtime.create",
                            "tvm.graph_runtime_debug.create"}) {
     Offer(name, CreateExecutor);

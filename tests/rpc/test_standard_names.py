@@ -55,7 +55,7 @@ def test_wire_page_lists_every_standard_name(standard_names: set[str]) -> None:
 
 def test_register_standard_names_keeps_functions_of_the_user(standard_names: set[str]) -> None:
     assert portcall.get_global_func("ffi.ListSize")(None) == -1
-    assert standard_names > {"ffi.ListSize", "ffi.DictSize", "runtime.SystemLib", "tvm.graph_executor.create"}
+    assert standard_names > {"ffi.ListSize", "ffi.DictSize", "tvm.graph_executor.create"}
 
 
 def test_standard_names_of_shapes(remote: rpc.Session) -> None:

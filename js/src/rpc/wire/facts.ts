@@ -17,6 +17,7 @@ export const OFFERED: readonly string[] = [
   "ffi.Shape",
   "ffi.ModuleGetKind",
   "ffi.SystemLib",
+  "runtime.SystemLib",
   "runtime.GetDeviceAttr",
   "runtime.NumThreads",
   "runtime.config_threadpool",

@@ -128,6 +128,7 @@ OFFERED = (
     "ffi.Shape",
     "ffi.ModuleGetKind",
     "ffi.SystemLib",
+    "runtime.SystemLib",
     "runtime.GetDeviceAttr",
     "runtime.NumThreads",
     "runtime.config_threadpool",
