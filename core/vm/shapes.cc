@@ -46,7 +46,7 @@ void AllocShapeHeap(const Arguments& args, Result result) {  // (machine, n)
 int64_t NumPairs(const Arguments& args, int32_t i, int32_t after) {
   int64_t n = args.Int(i);
   int64_t left = args.size() - i - 1 - after;
-  if (n < 0 || n > kMostDimensions || 2 * n > left) args.Refuse({n, " dimensions, but ", left, " arguments for them"});
+  if (n < 0 || n > left / 2) args.Refuse({n, " dimensions, but ", left, " arguments for them"});
   return n;
 }
 
@@ -94,9 +94,9 @@ void MakeShape(const Arguments& args, Result result) {  // (heap, n, code, opera
   args.CheckCount(2, INT32_MAX);
   int64_t n = NumPairs(args, 1, 0);
   Heap heap(args, 0);
-  int64_t extents[kMostDimensions];
-  for (int32_t i = 0; i < n; ++i) extents[i] = Made(heap, args.Int(2 + 2 * i), args.Int(3 + 2 * i));
-  result.Move(NewShape(extents, static_cast<size_t>(n)));
+  std::vector<int64_t> extents;  // also the sequences of a batch, of which there may be many
+  for (int32_t i = 0; i < n; ++i) extents.push_back(Made(heap, args.Int(2 + 2 * i), args.Int(3 + 2 * i)));
+  result.Move(NewShape(extents.data(), static_cast<size_t>(n)));
 }
 
 void MakePrimValue(const Arguments& args, Result result) {  // (heap, code, operand)

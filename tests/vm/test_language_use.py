@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,17 @@ def test_session_says_what_it_refuses_and_goes_on(session: rpc.Session, compiled
         assert pages == model.free_pages
         one.pop(len(one) - 2)
         one.feed([3])
+
+
+def test_batch_of_a_session_has_more_sequences_than_a_tensor_has_dimensions(
+    session: rpc.Session, compiled: Path
+) -> None:
+    library = session.load_module(session.upload(compiled / "language.so"))
+    model = language(library, compiled / "weights", session.cpu(), tokens=66 * 16, chunk=66)
+    with ExitStack() as stack:
+        many = [stack.enter_context(model.sequence()) for _ in range(66)]
+        logits = model.decode(many, range(66))
+    assert logits.shape == (66, CONFIG["vocab"])
 
 
 def test_cache_of_a_session_that_ended_is_a_closed_session(port: int, compiled: Path) -> None:
