@@ -48,6 +48,40 @@ def session(port: int) -> Iterator[rpc.Session]:
         yield made
 
 
+@pytest.mark.parametrize("step", ["embed", "prefill", "decode", "batch_decode", "end_forward"])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+def test_sequences_are_as_before_after_an_error_in_the_middle(
+    compiled: Path, monkeypatch: pytest.MonkeyPatch, step: str, error: type[BaseException]
+) -> None:
+    model = open_here(compiled)
+
+    def failing(find: Callable[..., Any]) -> Callable[..., Any]:
+        def call(name: str, *args: Any) -> Any:
+            if name != step:
+                return find(name, *args)
+            if step != "embed":
+                find(name, *args)
+            raise error
+
+        return call
+
+    with model.sequence() as one, model.sequence() as other:
+        one.feed([1, 2, 3])
+        other.feed([1, 2, 3])
+        with one.fork() as two:
+            free = model.free_pages
+            works = {"prefill": lambda: one.feed([7, 8]), "batch_decode": lambda: model.decode([one, two], [5, 6])}
+            with monkeypatch.context() as patch:
+                for name in ("call", "state"):
+                    patch.setattr(model._place, name, failing(getattr(model._place, name)))
+                with pytest.raises(error):
+                    works.get(step, lambda: one.feed([7]))()
+            assert (len(one), len(two), model.free_pages) == (3, 3, free)
+            expected = other.feed([9])
+            assert np.array_equal(one.feed([9]), expected)
+            assert np.array_equal(two.feed([9]), expected)
+
+
 def test_session_generates_what_this_machine_does(session: rpc.Session, compiled: Path) -> None:
     here, there = open_here(compiled), open_there(session, compiled)
     assert there.vocabulary == here.vocabulary == CONFIG["vocab"]

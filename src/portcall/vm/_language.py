@@ -269,11 +269,7 @@ class LanguageModel:
             raise ValueError(f"{len(sequences)} sequences, but {len(given)} ids")
         if any(sequence._model is not self for sequence in sequences):
             raise ValueError("a sequence of another model: its keys and values are in the cache of that one")
-        with self._lock:
-            logits = self._forward("batch_decode", [s._open() for s in sequences], [1] * len(given), given)
-            for sequence in sequences:
-                sequence._length += 1
-        return logits
+        return self._forward("batch_decode", sequences, 1, given)
 
     def _checked(self, ids: Iterable[int]) -> list[int]:
         given = [_integer(f"the id at {at} is", i, 0, self.vocabulary - 1) for at, i in enumerate(ids)]
@@ -281,18 +277,34 @@ class LanguageModel:
             raise ValueError("no ids: at least one is needed")
         return given
 
-    def _forward(self, name: str, sequences: list[int], lengths: list[int], ids: list[int]) -> numpy.ndarray[Any, Any]:
+    def _forward(
+        self, name: str, sequences: Sequence[TokenSequence], count: int, ids: list[int]
+    ) -> numpy.ndarray[Any, Any]:
+        """Give ``count`` tokens to each sequence; an error or Ctrl-C leaves all of them as they were."""
+        p = self._place
+        with self._lock:
+            numbers = [sequence._open() for sequence in sequences]
+            p.state("begin_forward", self._cache, p.shape(numbers), p.shape([count] * len(numbers)))
+            try:
+                found = self._computed(name, ids)
+            except BaseException:
+                for sequence in sequences:
+                    sequence._take_back(count)
+                raise
+            for sequence in sequences:
+                sequence._length += count
+        return found
+
+    def _computed(self, name: str, ids: list[int]) -> numpy.ndarray[Any, Any]:
         import numpy
 
         p = self._place
-        with self._lock:
-            p.state("begin_forward", self._cache, p.shape(sequences), p.shape(lengths))
-            x = p.call("embed", p.tensor(numpy.array(ids, "int32")), self._params)
-            rows = (len(ids), 1) if name == "batch_decode" else (1, len(ids))
-            x = p.function("vm.builtin.reshape")(x, p.shape([*rows, int(x.shape[-1])]))
-            logits = p.first(p.call(name, x, self._cache, self._params))
-            p.state("end_forward", self._cache)
-            found: numpy.ndarray[Any, Any] = logits.numpy()
+        x = p.call("embed", p.tensor(numpy.array(ids, "int32")), self._params)
+        rows = (len(ids), 1) if name == "batch_decode" else (1, len(ids))
+        x = p.function("vm.builtin.reshape")(x, p.shape([*rows, int(x.shape[-1])]))
+        logits = p.first(p.call(name, x, self._cache, self._params))
+        p.state("end_forward", self._cache)
+        found: numpy.ndarray[Any, Any] = logits.numpy()
         return found.reshape(-1, found.shape[-1])
 
 
@@ -318,6 +330,13 @@ class TokenSequence:
                 self._ended = True
                 self._model._place.state("remove_sequence", self._model._cache, self._id)
 
+    def _take_back(self, count: int) -> None:
+        """Undo what was begun; a sequence that cannot be as it was has ended, and gives no wrong logits."""
+        try:
+            self._model._place.state("popn", self._model._cache, self._id, count)
+        except Exception:  # its session is gone, say
+            self._ended = True
+
     def feed(self, ids: Iterable[int]) -> numpy.ndarray[Any, Any]:
         """Add tokens, and return the logits after the last of them, ``[vocabulary]``.
 
@@ -328,9 +347,7 @@ class TokenSequence:
         model, given = self._model, self._model._checked(ids)
         for at in range(0, len(given), model._chunk):
             part = given[at : at + model._chunk]
-            with model._lock:
-                logits = model._forward("decode" if len(part) == 1 else "prefill", [self._open()], [len(part)], part)
-                self._length += len(part)
+            logits = model._forward("decode" if len(part) == 1 else "prefill", [self], len(part), part)
         last: numpy.ndarray[Any, Any] = logits[-1]
         return last
 
