@@ -258,7 +258,13 @@ def test_threads_share_a_model_and_end_each_others_sequences(compiled: Path) -> 
         for made in pool.map(lambda _: list(model.generate([1, 2, 3], 6)), range(8)):
             assert made == expected
     with model.sequence() as one, ThreadPoolExecutor(1) as pool:
-        fed = pool.submit(lambda: [one.feed([1]) for _ in range(1000)])
+
+        def feed() -> None:
+            while True:  # until it has ended
+                one.feed([1])
+                one.pop(1)
+
+        fed = pool.submit(feed)
         one.close()
         with pytest.raises(ValueError, match=r"ended|no sequence"):
             fed.result()
