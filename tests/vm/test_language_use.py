@@ -17,6 +17,7 @@ from click.testing import CliRunner
 
 import portcall
 from portcall import rpc
+from portcall.bench import format_size
 from portcall.cli import cli
 from portcall.errors import ModelError, SessionClosedError
 from portcall.vm import LanguageModel, TokenSequence, language
@@ -315,6 +316,9 @@ def test_read_cache_says_what_a_token_takes(compiled: Path) -> None:
 def test_commands_inspect_and_bench_know_language_models(compiled: Path, port: int) -> None:
     executable: Any = run("inspect", compiled / "language.so")["executable"]
     assert executable["cache"]["bytes_per_token"] == 1024
+    nbytes = sum(each["nbytes"] for each in executable["constants"] if each["type"] == "tensor")
+    shown = CliRunner().invoke(cli, ["inspect", str(compiled / "language.so")]).output
+    assert f"tensors with {format_size(nbytes)}\n" in shown
     words = ("bench", compiled / "language.so", "--weights", compiled / "weights", "--tokens", "3", "--repeat", "2")
     for where in ((), ("--rpc", f"127.0.0.1:{port}", "--key", "k")):
         timed: Any = run(*words, *where)

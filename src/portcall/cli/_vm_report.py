@@ -62,12 +62,12 @@ class ExecutableReport:
         tensors = [constant for constant in info.constants if constant.type == "tensor"]
         size = format_size(sum(constant.nbytes for constant in tensors))
         if cache := self.cache:
-            size, page = format_size(cache.bytes_per_token), format_size(16 * cache.bytes_per_token)
+            token, page = format_size(cache.bytes_per_token), format_size(16 * cache.bytes_per_token)
             yield (
                 "cache",
                 (
                     f"{cache.layers} layers, {cache.heads} heads, {cache.key_heads} of keys, of {cache.width} numbers "
-                    f"({cache.dtype}): {size} a token, {page} a page of 16"
+                    f"({cache.dtype}): {token} a token, {page} a page of 16"
                 ),
             )
         yield "constants", f"{len(info.constants)}, of them {len(tensors)} tensors with {size}"
