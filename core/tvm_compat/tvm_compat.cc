@@ -284,7 +284,7 @@ Registry& Registry::set_body(PackedFunc function) {
 }
 const PackedFunc* Registry::Get(const Name& name) {
   TVMFunctionHandle found = nullptr;
-  Check(TVMFuncGetGlobal(name == "runtime.SystemLib" ? "ffi.SystemLib" : name.c_str(), &found));
+  Check(TVMFuncGetGlobal(name.c_str(), &found));
   if (!found) return nullptr;
   PackedFunc function = FunctionOf(found);
   return WithMade([&](Made& made) { return &made.found.emplace(found, std::move(function)).first->second; });
