@@ -483,7 +483,10 @@ man: build ## the manual page of the command, build/man/portcall.1, which wheels
 wheel: $(VENV)/dev.txt man ## a wheel for the running Python, in dist/
 	rm -rf build/wheel
 	$(PY) -m build --wheel --no-isolation --outdir build/wheel
-	$(PY) -m auditwheel repair -z 9 --wheel-dir dist build/wheel/*.whl
+	$(PY) -m auditwheel repair -z 9 --wheel-dir build/wheel/repaired build/wheel/*.whl
+	$(PY) scripts/shrink_wheel.py build/wheel/repaired/*.whl
+	mkdir -p dist
+	mv build/wheel/repaired/*.whl dist
 
 # Of one commit, with one set of tools and in any folder, the same files byte for byte. Jars are made where there is a JDK.
 .PHONY: release

@@ -31,6 +31,7 @@ TOOLS = (
     "ninja",
     "scikit-build-core",
     "ziglang",
+    "zopflipy",
 )  # zig's libc++ is in npm's and Java's
 _NAME = re.compile(r"[\w.-]+")
 
