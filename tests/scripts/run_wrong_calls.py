@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Call the functions of a language model's cache with right and wrong arguments: ``python … FOLDER COUNT SEED``.
+"""Call the functions of a language model with right and wrong arguments: ``python … FOLDER COUNT SEED``.
 
 Each call ends or raises an error of Python's; in the end a new cache answers as it did at first.
 """
@@ -30,6 +30,10 @@ STATE = {"add_sequence": "n", "remove_sequence": "n", "fork_sequence": "nnn", "p
 OF_CACHE = {"attention_with_fused_qkv": "nftt", "get_query_positions": "", "debug_get_kv": "nnntt", "empty": "",
             "enable_sliding_window_for_seq": "nnn", "get_num_available_pages": "",
             "get_total_sequence_length": ""}  # fmt: skip
+SAMPLING = {"sample_top_p_from_logits": "lppp", "sample_top_p_from_prob": "lpp", "multinomial_from_uniform": "ll",
+            "apply_repetition_penalty": "lip", "apply_presence_and_frequency_penalty": "liipp",
+            "apply_softmax_with_temperature": "lp"}  # fmt: skip
+PARAMETERS = [0.0, 0.3, 0.9, 1.0, 1, 2.0, 1e-7, -1.0, 1e300, float("inf"), float("nan")]
 WEIGHTS = {"clear": 0.05, "begin_forward": 4, "attention_with_fused_qkv": 4, "add_sequence": 2}
 
 
@@ -39,8 +43,9 @@ class Caller:
     def __init__(self, folder: Path, seed: str) -> None:
         self.random = random.Random(seed)
         self.vm = portcall.vm.create(portcall.load_module(folder / "language.so"))
-        self.functions = {f"kv_state_{name}": kinds for name, kinds in STATE.items()}
-        self.functions |= {f"attention_kv_cache_{name}": kinds for name, kinds in OF_CACHE.items()}
+        self.functions = {f"kv_state_{name}": f"c{kinds}" for name, kinds in STATE.items()}
+        self.functions |= {f"attention_kv_cache_{name}": f"c{kinds}" for name, kinds in OF_CACHE.items()}
+        self.functions |= SAMPLING
         self.names = list(self.functions)
         self.chances = [next((w for end, w in WEIGHTS.items() if name.endswith(end)), 1.0) for name in self.names]
         heads, keys, width = CONFIG["heads"], CONFIG["kv_heads"], CONFIG["head_dim"]
@@ -65,7 +70,7 @@ class Caller:
 
     def value(self, kind: str) -> Any:
         if self.random.random() < 0.04:
-            kind = self.random.choice("nsftxc")
+            kind = self.random.choice("nsftxclip")
         if kind == "n":
             return self.random.choice(LIKELY if self.random.random() < 0.9 else NUMBERS)
         if kind == "s":
@@ -74,7 +79,23 @@ class Caller:
             return self.random.choice([0.2, 1.0, 1, float("nan"), -1e300])
         if kind == "t":
             return self.random.choice(self.tensors)
+        if kind == "p":
+            return self.random.choice(PARAMETERS)
+        if kind in "li":
+            return self.row(kind)
         return self.random.choice([None, "text", *self.caches]) if kind == "x" else self.random.choice(self.caches)
+
+    def row(self, kind: str) -> portcall.Tensor:
+        """Logits, chances or ids, now and then some that cannot be."""
+        size = self.random.choice([1, 1, 3, 8, 8, 8, 40, 0])
+        values: list[float] = [self.random.choice([0.1, 0.25, 1.0, 3.0]) for _ in range(size)]
+        if kind == "i":
+            values = [self.random.randrange(8) for _ in range(size)]
+        if values and self.random.random() < 0.3:
+            wrong = [-1, 99, 1 << 30, -(1 << 31)] if kind == "i" else [0.0, -2000.0, *PARAMETERS]
+            values[self.random.randrange(size)] = self.random.choice(wrong)
+        shape = self.random.choice([(size,), (1, size), (1, 1, size), (size, 1)])
+        return portcall.tensor(np.array(values, "int32" if kind == "i" else "float32").reshape(shape))
 
     def call(self) -> None:
         if self.random.random() < 0.02:
@@ -87,7 +108,7 @@ class Caller:
             self.caches[self.random.randrange(2)] = self.create(*args[: self.random.choice([28, 28, 28, 29, 27])])
             return
         (name,) = self.random.choices(self.names, self.chances)
-        args = [self.value(kind) for kind in "c" + self.functions[name]]
+        args = [self.value(kind) for kind in self.functions[name]]
         if self.random.random() < 0.02:
             args = args[:-1] if self.random.random() < 0.5 else [*args, self.value("x")]
         get_global_func(f"vm.builtin.{name}")(*args)

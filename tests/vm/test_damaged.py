@@ -26,7 +26,7 @@ def test_executable_damaged_gives_errors_only(models: Compiled) -> None:
     assert "ran" in done.stdout
 
 
-def test_cache_of_a_language_model_survives_wrong_calls(compiled: Path) -> None:
+def test_functions_of_a_language_model_survive_wrong_calls(compiled: Path) -> None:
     words = [sys.executable, str(WRONG_CALLS), str(compiled), "20000", "make test"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
