@@ -26,8 +26,8 @@ from report import (
 from rpc_peers import choose_cores, pinned_to
 from run import chosen, measure
 
-RUNS, QUICK_RUNS = Plan(rounds=40, block_seconds=0.02), Plan(rounds=10, block_seconds=0.005)
-CREATION, QUICK_CREATION = Plan(rounds=10), Plan(rounds=4)
+RUNS, QUICK_RUNS = Plan(runs=24, block_seconds=0.01), Plan(runs=6, block_seconds=0.005)
+CREATION, QUICK_CREATION = Plan(runs=12), Plan(runs=3)
 QUICK_SCALE = 0.25
 LIMITS = "What graphs take"
 
@@ -61,8 +61,8 @@ def node_limit(groups: Iterable[Group]) -> Iterator[Limit]:
     """Yield what a node costs above the same call in a loop."""
     for result in (result for group in groups for result in group.results if result.row.key == "nodes"):
         measured = result.comparison
-        each = (measured.ours.median - measured.other.median) / graph_rows.NODES
-        whole = f"{measured.ours.median / graph_rows.NODES * 1e9:.1f} ns with the call"
+        each = (measured.seconds[0] - measured.seconds[1]) / graph_rows.NODES
+        whole = f"{measured.seconds[0] / graph_rows.NODES * 1e9:.1f} ns with the call"
         yield Limit("node", "a node, above its call", round(each * 1e9, 2), graph_rows.NODE_LIMIT * 1e9, "ns", whole)
 
 

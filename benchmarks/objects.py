@@ -23,7 +23,7 @@ from report import (
 )
 from run import chosen, measure
 
-ROUNDS, QUICK_ROUNDS = Plan(rounds=12, block_seconds=0.01), Plan(rounds=6, block_seconds=0.002)
+ROUNDS, QUICK_ROUNDS = Plan(runs=12, block_seconds=0.01), Plan(runs=6, block_seconds=0.002)
 LIMITS = "Long chains and large graphs"
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run prints and writes: the machine, a table for each group of rows, JSON with every sample."""
+"""What a run prints and writes: the machine, a table for each group of rows, JSON with the ratio of every run."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from pathlib import Path
 
 import click
 from calls import Row, loop
-from method import RESAMPLES, SEED, Comparison, Plan, compare
+from method import Plan, Timer, calls_in, verdict
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from portcall.bench import BenchmarkResult, Finding, check_machine, format_duration, judge
+from portcall.bench import BenchmarkResult, Comparison, Finding, check_machine, format_duration, judge
 
-SCHEMA = 1
+SCHEMA = 2
 PACKAGES = ("portcall", "apache-tvm-ffi", "apache-tvm", "numpy", "torch")
 GOVERNORS = Path("/sys/devices/system/cpu")
+REFERENCES = 80  # blocks of the empty loop
 PLAIN_WIDTH = 150  # where stdout is not a terminal
 COLOURS = {"met": "green", "faster": "green", "missed": "red", "slower": "red"}
 
@@ -38,29 +39,12 @@ class Result:
     @property
     def verdict(self) -> str:
         if self.row.limit is not None:
-            return "met" if self.comparison.ours.median <= self.row.limit else "missed"
-        return self.comparison.verdict(self.row.target)
+            return "met" if self.comparison.seconds[0] <= self.row.limit else "missed"
+        return verdict(self.comparison)
 
     def to_dict(self) -> dict[str, object]:
-        measured = self.comparison
-        sides = {
-            name: {"median_s": side.median, "runs_per_block": side.number, "samples_s": side.seconds}
-            for name, side in (("ours", measured.ours), ("other", measured.other))
-        }
-        return {
-            "key": self.row.key,
-            "text": self.row.text,
-            "against": self.row.against,
-            **sides,
-            "ratio": measured.ratio,
-            "interval": measured.interval,
-            "noise": measured.noise,
-            "ratios": measured.ratios,
-            "control_ratios": measured.control,
-            "target": self.row.target,
-            "limit_s": self.row.limit,
-            "verdict": self.verdict,
-        }
+        row = {"key": self.row.key, "text": self.row.text, "against": self.row.against}
+        return {**row, **self.comparison.to_dict(), "limit_s": self.row.limit, "verdict": self.verdict}
 
 
 @dataclass(frozen=True)
@@ -140,9 +124,11 @@ def governor() -> str:
 
 def reference(plan: Plan) -> tuple[float, list[Finding]]:
     """Return what an empty loop takes for each turn, and what speaks against measuring now."""
-    side = compare(loop("pass"), loop("pass"), plan).ours
-    found = judge(BenchmarkResult(side.seconds), side.number).findings
-    return side.median, [*check_machine(), *(finding for finding in found if not finding.note)]
+    timer: Timer = loop("pass")
+    number = calls_in(timer, plan.block_seconds)
+    result = BenchmarkResult(tuple(timer(number) / number for _ in range(REFERENCES)))
+    found = judge(result, number).findings
+    return result.median, [*check_machine(), *(finding for finding in found if not finding.note)]
 
 
 def console() -> Console:
@@ -162,7 +148,7 @@ def print_environment(facts: Mapping[str, object], findings: Sequence[Finding], 
 def print_group(group: Group) -> None:
     made = Table(title=group.title, title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     made.add_column("what")
-    for column in (*group.columns, "ratio", "95 % interval", "A/A", "target"):
+    for column in (*group.columns, "ratio", "99 % interval", "runs", "target"):
         made.add_column(column, justify="right")
     made.add_column("verdict")
     for result in group.results:
@@ -180,11 +166,10 @@ def cells(result: Result) -> list[str]:
     target = f"{row.target:.2f}" if row.target is not None else ""
     return [
         row.text,
-        format_duration(measured.ours.median),
-        format_duration(measured.other.median),
+        *map(format_duration, measured.seconds),
         f"{measured.ratio:.3f}",
         f"{low:.3f} to {high:.3f}",
-        f"{measured.noise:.1%}",
+        str(len(measured.ratios)),
         format_duration(row.limit) if row.limit is not None else target,
     ]
 
@@ -195,7 +180,7 @@ def markdown(facts: Mapping[str, object], empty_loop: float, groups: Iterable[Gr
     lines += [f"An empty loop takes {format_duration(empty_loop)} a turn.", ""]
     for group in groups:
         lines += [f"### {group.title}", ""]
-        columns = ("key", "what", *group.columns, "ratio", "95 % interval", "A/A", "target", "verdict")
+        columns = ("key", "what", *group.columns, "ratio", "99 % interval", "runs", "target", "verdict")
         lines += [f"| {' | '.join(columns)} |", f"| {' | '.join(['---'] * len(columns))} |"]
         for result in group.results:
             what, *numbers = cells(result)
@@ -229,17 +214,16 @@ def limits_markdown(title: str, found: Iterable[Limit]) -> str:
 def write_json(
     file: Path, facts: Mapping[str, object], empty_loop: float, groups: Iterable[Group], **further: object
 ) -> None:
-    """Write everything that was measured: times in seconds, in the order in which they were taken."""
+    """Write everything that was measured: the ratio of each run, in order; times in seconds."""
     document = {
         "schema": SCHEMA,
         "command": sys.argv,
         "environment": facts,
-        "bootstrap": {"resamples": RESAMPLES, "seed": SEED},
         "empty_loop_s": empty_loop,
         "groups": [
             {
                 "title": group.title,
-                "rounds": group.plan.rounds,
+                "most_runs": group.plan.runs,
                 "block_seconds": group.plan.block_seconds,
                 "rows": [result.to_dict() for result in group.results],
             }
@@ -286,7 +270,10 @@ def command(quick: str) -> Callable[[Callable[[bool, tuple[str, ...], Output], N
     def decorate(measure: Callable[[bool, tuple[str, ...], Output], None]) -> click.Command:
         @click.command(context_settings={"help_option_names": ["-h", "--help"]}, help=measure.__doc__)
         @click.option(
-            "--json", "json_to", type=click.Path(dir_okay=False, path_type=Path), help="Write every sample to a file."
+            "--json",
+            "json_to",
+            type=click.Path(dir_okay=False, path_type=Path),
+            help="Write the ratio of every run to a file.",
         )
         @click.option(
             "--markdown", "markdown_to", type=click.Path(dir_okay=False, path_type=Path), help="Write the tables."

@@ -27,9 +27,9 @@ from rpc_limits import limits
 from rpc_peers import Cores, choose_cores, pinned_to
 from run import chosen, measure
 
-CALLS, QUICK_CALLS = Plan(rounds=40, block_seconds=0.02), Plan(rounds=10, block_seconds=0.01)
-COPIES, QUICK_COPIES = Plan(rounds=20, block_seconds=0.1), Plan(rounds=6)
-OPENING, QUICK_OPENING = Plan(rounds=20), Plan(rounds=6)
+CALLS, QUICK_CALLS = Plan(runs=24, block_seconds=0.02), Plan(runs=6, block_seconds=0.01)
+COPIES, QUICK_COPIES = Plan(runs=6, block_seconds=0.05), Plan(runs=3)
+OPENING, QUICK_OPENING = Plan(runs=12), Plan(runs=3)
 QUICK_SCALE = 0.1
 LIMITS = "What sessions take"
 

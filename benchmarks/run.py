@@ -17,8 +17,8 @@ import processes
 from method import Plan, compare
 from report import Group, Output, Result, command, environment, print_environment, print_group, reference
 
-CALLS, QUICK_CALLS = Plan(rounds=40, block_seconds=0.005), Plan(rounds=10, block_seconds=0.001)
-PROCESSES, QUICK_PROCESSES = Plan(rounds=20), Plan(rounds=5)
+CALLS, QUICK_CALLS = Plan(runs=48, block_seconds=0.005), Plan(runs=6, block_seconds=0.001)
+PROCESSES, QUICK_PROCESSES = Plan(runs=12), Plan(runs=3)
 CACHE = Path(__file__).resolve().parent.parent / "build" / "bench"
 
 
@@ -54,7 +54,7 @@ def measure(rows: Iterable[calls.Row], plan: Plan, only: tuple[str, ...]) -> tup
             continue
         if sys.stderr.isatty():
             click.echo(f"\r\x1b[K{row.key}\r", err=True, nl=False)
-        results.append(Result(row, compare(row.ours, row.other, plan)))
+        results.append(Result(row, compare(row.ours, row.other, plan, row.target)))
     return tuple(results)
 
 
