@@ -95,27 +95,25 @@ slow-tests: venv build $(REDIS) $(SSHD) $(POCL) $(CHROMIUM) $(TVM_FFI_RELEASES) 
 	PYTHONPATH=tests $(PY) -m pytest -n auto -m "not campaign" -p costs
 	$(PY) tests/costs.py
 
-# $(call core-test,DIRECTORY,CMAKE OPTIONS,RUNNER): configure, compile and run the core's tests, without Python.
+# $(call core-test,DIRECTORY,CMAKE OPTIONS,RUNNER,TARGETS): configure, compile and run the core's tests, without Python.
 # Sources of a folder are compiled together, which takes half of the time.
+CORE_TESTS := core_tests ir_tests vm_tests lm_tests
 define core-test
 	cmake -S . -B build/$1 -G Ninja --log-level=WARNING -DPORTCALL_PYTHON=OFF -DPORTCALL_TESTS=ON -DCMAKE_UNITY_BUILD=ON $2
-	cmake --build build/$1
-	$3 build/$1/core_tests
-	$3 build/$1/ir_tests
-	$3 build/$1/vm_tests
-	$3 build/$1/lm_tests
+	cmake --build build/$1 --target $(or $4,all)
+	set -e; for tests in $(CORE_TESTS); do $3 build/$1/$$tests; done
 endef
 
 core-test: $(VENV)/run.txt ## the core's C++ tests, warnings being errors
 	$(call core-test,core,-DPORTCALL_WERROR=ON)
 
 core-test-asan: $(VENV)/run.txt ## the same under the address, leak and undefined-behaviour sanitizers
-	$(call core-test,core-asan,-DPORTCALL_SANITIZE=address,UBSAN_OPTIONS=print_stacktrace=1)
+	$(call core-test,core-asan,-DPORTCALL_SANITIZE=address,env UBSAN_OPTIONS=print_stacktrace=1,$(CORE_TESTS))
 
 # setarch -R, where it is allowed: older sanitizer run times find no place for their shadow memory when the kernel
 # randomizes addresses widely.
 core-test-tsan: $(VENV)/run.txt ## the same under the thread sanitizer
-	$(call core-test,core-tsan,-DPORTCALL_SANITIZE=thread,$$(setarch -R echo setarch -R 2>/dev/null))
+	$(call core-test,core-tsan,-DPORTCALL_SANITIZE=thread,$$(setarch -R echo setarch -R 2>/dev/null),$(CORE_TESTS))
 
 # The C libraries of other machines, whose programs qemu runs here.
 CROSS := aarch64-linux-gnu arm-linux-gnueabihf riscv64-linux-gnu
@@ -140,7 +138,7 @@ core-test-32: venv build $(CROSS_LIBRARY) ## the core's tests of bytes and sessi
 	$(call core-test-cross,arm-linux-gnueabihf,wire_tests)
 
 core-test-on-%: venv build $(CROSS_LIBRARY)
-	$(call core-test-cross,$*,core_tests ir_tests vm_tests lm_tests)
+	$(call core-test-cross,$*,$(CORE_TESTS))
 
 core-test-cross: $(addprefix core-test-on-,$(CROSS)) ## all of the core's tests for other machines; of bytes and sessions for s390x
 	$(call core-test-cross,s390x-linux-gnu,wire_tests)
