@@ -117,7 +117,8 @@ HOUSE = [
     ),
     (
         "rpc/server",
-        "_audit _directories _ended_sessions _log_writer _loop _messages _options _sandbox _session",
+        "_between",
+        "_audit _capsules _directories _ended_sessions _log_writer _loop _messages _options _sandbox _session",
         "_linking _objects _traced",
         "_files _link _listen _log _program",
         "_connections _directory_process _worker _zygote_process",

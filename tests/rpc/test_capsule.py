@@ -113,10 +113,10 @@ def test_capsule_gives_a_debugger_no_names_of_its_own_descriptors(
 
 
 def test_capsule_on_a_full_disk_keeps_the_facts(server: Serving, library: Path, tmp_path: Path) -> None:
-    def writing(self: Capsule, facts: dict[str, Any]) -> str:
+    def writing(self: Capsule, facts: dict[str, Any], name: str) -> str:
         if not self._why:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return write(self, facts)
+        return write(self, facts, name)
 
     write = Capsule._write
     with pytest.MonkeyPatch.context() as patch:
@@ -128,7 +128,7 @@ def test_capsule_on_a_full_disk_keeps_the_facts(server: Serving, library: Path, 
 
 
 def test_capsule_that_cannot_be_kept_says_why(server: Serving, library: Path, tmp_path: Path) -> None:
-    def writing(self: Capsule, facts: dict[str, Any]) -> str:
+    def writing(self: Capsule, facts: dict[str, Any], name: str) -> str:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
     with pytest.MonkeyPatch.context() as patch:

@@ -46,6 +46,7 @@ portcall serve --farm lab:9190 --key rasp4 --tag gpu=mali       a place of a far
 portcall serve --device cuda:1 --max-sessions 1               one GPU of several, which clients call cuda:0
 portcall serve --host 0.0.0.0 --announce                      found by portcall remote scan
 portcall serve --audit calls.jsonl                            write down each call
+portcall serve --capsules 20                                  keep sessions that crash, of clients that agree
 portcall serve --unix /run/user/1000/portcall.sock            no network at all
 """
 
@@ -143,6 +144,12 @@ def option(name: str, *names: str, more: str = "", **how: Any) -> Callable[[Any]
     metavar="FILE",
     help="Add a line of JSON to this file for each call: who, which function, shapes, how long, how it ended.",
 )
+@click.option(
+    "--capsules",
+    default=0,
+    metavar="NUMBER",
+    help="Keep the last sessions that crashed, of clients that agree, for `portcall capsule run`.",
+)
 @click.option("--no-fork", is_flag=True, help="Start a fresh Python for each session.")
 @click.pass_context
 def command(ctx: click.Context, /, json_to: str | None, ready_file: str | None, **given: Any) -> None:
@@ -222,7 +229,7 @@ def make_options(given: dict[str, Any], joins: bool = False) -> ServerOptions:
     log: Any = "none" if given["silent"] else "json" if given["log_json"] else "text"
     same = ("host", "port", "unix", "key", "expose", "allow_connect", "insecure", "max_sessions", "max_handshakes",
             "handshake_timeout", "lost_client_grace", "memory_limit", "disk_limit", "max_frame", "work_dir",
-            "no_fork", "audit")  # fmt: skip
+            "no_fork", "audit", "capsules")  # fmt: skip
     return rpc.ServerOptions(
         **{name: given[name] for name in same},
         port_end=given["port_end"] or 0,

@@ -94,22 +94,34 @@ class Capsule:
                 self.drop("the connection did not end")
         found = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "message": printable(str(error)),
                  "call": error.call, "signal": error.signal, "stderr": error.stderr}  # fmt: skip
-        facts = {**self.facts, **found, "files": self.files}
+        self.keep({**self.facts, **found, "files": self.files})
+
+    def keep(self, facts: dict[str, Any], name: str = "") -> None:
+        """Write the file.
+
+        Parameters:
+            name: of the file; one is made up where it is empty.
+
+        Raises:
+            OSError: there is no room.
+        """
         try:
-            self.path = self._write(facts)
+            self.path = self._write(facts, name)
         except OSError as error:  # there may be room for the facts
             self.drop(str(error))
-            self.path = self._write(facts)
+            self.path = self._write(facts, name)
 
-    def _write(self, facts: dict[str, Any]) -> str:
+    def _write(self, facts: dict[str, Any], name: str) -> str:
         prefix = time.strftime("crash-%Y%m%d-%H%M%S-")  # nothing that the server said
-        handle, path = tempfile.mkstemp(".capsule", prefix, self._folder)  # for this user alone
+        handle, path = tempfile.mkstemp(".part" if name else ".capsule", prefix, self._folder)  # for this user alone
         try:
             with open(handle, "wb") as file:
                 file.write(FIRST_LINE + json.dumps({**facts, "incomplete": self._why}).encode() + b"\n")
                 if not self._why:
                     self._frames.seek(0)
                     shutil.copyfileobj(self._frames, file)
+            if name:
+                os.rename(path, path := os.path.join(self._folder, name))
         except BaseException:
             os.unlink(path)
             raise

@@ -57,6 +57,8 @@ class ConnectOptions:
         capsule: a folder that gets a file when the session crashes: all that was sent and received, files too, and how
             it ended; ``portcall capsule run`` does it again. Not the token. The error names the file.
         capsule_limit: bytes; of a session with more, the file has the ending alone.
+        server_capsule: whether the server may keep such a file, too (``portcall serve --capsules``): for those who run
+            it. The error names the file.
         heartbeat: seconds, at least 3, that the server may be silent while a request waits for it; 0 for no limit. A
             server of portcall gives a sign of life each second while it works, however long a call takes. Of other
             servers the system says whether their machine answers.
@@ -73,6 +75,7 @@ class ConnectOptions:
     reconnect: float = 0
     capsule: str | os.PathLike[str] | None = None
     capsule_limit: int = 256 << 20
+    server_capsule: bool = False
 
 
 def connect(
@@ -186,7 +189,7 @@ def connect_without(
         lambda: (tunnel.address() if tunnel else address, key, tls), rare.name or str(address),
         "" if tunnel else read_token(token), session_timeout, constructor_args,
         rare.on_wait, rare.record, rare.heartbeat, features, stop,
-        rare.capsule, rare.capsule_limit,
+        rare.capsule, rare.capsule_limit, rare.server_capsule,
     )  # fmt: skip
     if tunnel is None:
         return open_session(how, timeout, call_timeout, rare.on_output, rare.reconnect, parallel)
@@ -230,6 +233,7 @@ class Opening:
     stop: Stop | None = None
     capsule: str | os.PathLike[str] | None = None
     capsule_limit: int = 0
+    server_capsule: bool = False
 
     def open(self, timeout: float | None, reads_output: bool) -> Opened:
         """Open a session within ``timeout`` seconds; the errors are those of ``connect``."""
@@ -248,7 +252,11 @@ class Opening:
         try:
             unused = {name for name, used in (("alive", self.heartbeat), ("output", reads_output)) if not used}
             features = {*FEATURES} - {*self.without, *unused}
-            reply, queued = _shake_hands(sock, deadline, key, self.session_timeout, self.secret, features)
+            hello = _handshake.client_hello(
+                key, session_timeout=self.session_timeout, nonce=_handshake.new_nonce(), features=features,
+                capsule=self.server_capsule,
+            )  # fmt: skip
+            reply, queued = _shake_hands(sock, deadline, key, hello, self.secret)
             left = deadline.remaining()
         except BaseException:
             sock.close()
@@ -278,7 +286,9 @@ class Opening:
                 pump.join(timeout=1.0)
             raise
         clocks = {"queue": queued, "connect": time.perf_counter() - start - queued}
-        return Opened(root, ask, pump, "portcall" if reply.is_portcall else "TVM", common, clocks, kept)
+        return Opened(
+            root, ask, pump, "portcall" if reply.is_portcall else "TVM", common, clocks, kept, self.server_capsule
+        )
 
 
 def open_session(
@@ -373,7 +383,8 @@ def connect_raw(
     deadline = Deadline(how.name, timeout, None)
     sock = open_socket(address, timeout, tls, 0)
     try:
-        reply, _ = _shake_hands(sock, deadline, key, 0, how.secret, features)
+        hello = _handshake.client_hello(key, nonce=_handshake.new_nonce(), features=features)
+        reply, _ = _shake_hands(sock, deadline, key, hello, how.secret)
         common = reply.features & features if reply.is_portcall else frozenset()
         if missing := features - common - {"alive", "output"}:
             text = f"{how.name} lacks what the session used: {', '.join(sorted(missing))}"
@@ -400,13 +411,10 @@ def _end_query(
 
 
 def _shake_hands(
-    sock: socket.socket, deadline: Deadline, key: str, session_timeout: float, secret: str, features: Iterable[str]
+    sock: socket.socket, deadline: Deadline, key: str, hello: bytes, secret: str
 ) -> tuple[_handshake.Hello, float]:
     """Say hello, wait in the queue, prove; return the reply that opens the session, and the seconds in the queue."""
     peer = deadline.peer
-    hello = _handshake.client_hello(
-        key, session_timeout=session_timeout, nonce=_handshake.new_nonce(), features=features
-    )
     deadline.wait_for("the server's answer")
     queue = QueueClock()
     try:

@@ -80,6 +80,7 @@ class Opened:
         peer_kind, features: as of Session.
         clocks: seconds that opening it took, by name.
         capsule: what keeps the session if it crashes.
+        server_capsule: whether the server may keep it, too.
     """
 
     module: Module
@@ -89,6 +90,7 @@ class Opened:
     features: frozenset[str] = frozenset()
     clocks: dict[str, float] = field(default_factory=dict)
     capsule: Capsule | None = None
+    server_capsule: bool = False
 
 
 class Reconnection:

@@ -90,6 +90,7 @@ class Session:
             self._explanation.replaced = self._reconnection is not None
             get_global_func("portcall.rpc.SetExplain")(module, self._explanation)
         self._capsule = opened.capsule
+        self._is_kept = opened.capsule is not None or opened.server_capsule
         self._pump = opened.pump  # the thread that does TLS
         self._own: dict[str, PackedFunc | None] = {}  # functions of portcall's servers, None where they are not offered
         self._good_answer: tuple[tuple[str, str], _library_check.Answer] | None = None  # the last, and what was asked
@@ -332,9 +333,7 @@ class Session:
             transfer.advance(transfer.size)
             return
         # What the server has already would not be in a capsule.
-        shares = (
-            content.size > _SMALL and self._capsule is None and self._find_own("portcall.rpc.content_find") is not None
-        )
+        shares = content.size > _SMALL and not self._is_kept and self._find_own("portcall.rpc.content_find") is not None
         offer = Offer(content, name, self._function) if shares else None
         if start := offer.begin() if offer else 0:
             transfer.advance(start)

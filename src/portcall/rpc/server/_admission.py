@@ -31,6 +31,7 @@ from portcall.rpc.server._messages import (
     Message,
     PumpFailed,
     PumpReady,
+    StartKeptSession,
     StartPump,
     StartSession,
 )
@@ -255,6 +256,7 @@ class Admission:
     def _on_hello(self, connection: Connection, hello: _handshake.Hello) -> None:
         connection.peer_kind = "portcall" if hello.is_portcall else "TVM"
         connection.features = hello.features if hello.is_portcall else frozenset()
+        connection.may_keep = hello.is_portcall and hello.options.get("capsule") == "1"
         if hello.is_portcall and "reason" in hello.options:
             words = self._ended.answer(hello.options["reason"])
             return self._answer(connection, _handshake.server_reply(self._options.key, words))
@@ -369,8 +371,16 @@ class Admission:
         features = ",".join(sorted(connection.features))
         user = f"{connection.peer}, lease {connection.fence}" if connection.fence else connection.peer
         user += f", certificate {connection.certificate}" if connection.certificate else ""
-        order = StartSession(connection.number, directory, reply, features, connection.certificate or "all", user)
-        self._owner.order(order, [connection.stream.fileno(), connection.progress])
+        facts = (connection.number, directory, reply, features, connection.certificate or "all", user)
+        descriptors = [connection.stream.fileno(), connection.progress]
+        if connection.may_keep and self._options.capsules:
+            verdict, connection.verdict = os.pipe()
+            try:
+                self._owner.order(StartKeptSession(*facts), [*descriptors, verdict])
+            finally:
+                os.close(verdict)
+        else:
+            self._owner.order(StartSession(*facts), descriptors)
         connection.enter(State.STARTING)
         self._connections.end_after(connection, self._options.handshake_timeout)
         self._loop.guard(self.accept_clients)

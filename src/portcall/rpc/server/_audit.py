@@ -17,8 +17,6 @@ import contextlib
 import errno
 import json
 import os
-import signal
-import socket
 import stat
 import struct
 import sys
@@ -29,6 +27,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from portcall.rpc.server._between import stand_between
 from portcall.rpc.wire._endings import tensor_words
 from portcall.rpc.wire._facts import (
     BY_VALUE,
@@ -41,7 +40,6 @@ from portcall.rpc.wire._facts import (
     Code,
 )
 
-_PIECE = 1 << 18
 _MOST_HEAD = 1 << 16  # bytes of a message that are looked at
 _MOST_NAME = 200  # characters
 _OBJECT, _FUNCTION, _MODULE, _TEXT, _TENSOR, _POINTER = 115, 68, 73, 8, 7, 4
@@ -73,54 +71,8 @@ def open_audit(path: str) -> int:
 
 
 def keep_ledger(client: int, path: str, session: int, user: str, protect: Callable[[], object]) -> int:
-    """Return a descriptor that carries the bytes of ``client``, which the ledger's process sees on their way.
-
-    For a process with one thread. The ledger is no child of it, and in no group with it.
-
-    Parameters:
-        protect: called in the ledger's process, to keep it from others of this user.
-    """
-    ours, theirs = socket.socketpair()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            if os.fork() == 0:
-                os.setsid()
-                ours.close()
-                protect()
-                _run(socket.socket(fileno=client), theirs, path, session, user)
-        finally:
-            os._exit(0)
-    os.waitpid(pid, 0)
-    theirs.close()
-    os.close(client)
-    return ours.detach()
-
-
-def _run(client: socket.socket, session: socket.socket, path: str, number: int, user: str) -> None:
-    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(each, signal.SIG_IGN)  # it ends with the session
-    os.chdir("/")
-    ledger = Ledger(Book(path), {"session": number, "user": user})
-
-    def move(source: socket.socket, target: socket.socket, see: Callable[[memoryview], None]) -> None:
-        piece = memoryview(bytearray(_PIECE))
-        with contextlib.suppress(OSError):
-            while size := source.recv_into(piece):
-                see(piece[:size])
-                target.sendall(piece[:size])
-
-    def answer() -> None:
-        move(session, client, ledger.answers)
-        ledger.finish()
-        os._exit(0)  # what waits for the client; the supervisor has a copy of its connection
-
-    answers = threading.Thread(target=answer)
-    answers.start()
-    move(client, session, ledger.requests)
-    with contextlib.suppress(OSError):
-        session.shutdown(socket.SHUT_WR)  # the session ends what it does, then closes its side
-    answers.join()
+    """Return a descriptor that carries the bytes of ``client``, which the ledger's process sees on their way."""
+    return stand_between(client, protect, lambda: Ledger(Book(path), {"session": session, "user": user}))
 
 
 class Book:

@@ -9,6 +9,7 @@ import select
 import socket
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from portcall.rpc.server._connections import Connection, Connections, State
 from portcall.rpc.server._directory_process import DirectoryProcess
@@ -57,6 +58,8 @@ class Cleanup:
             progress = Progress.from_bytes(os.pread(connection.progress, PROGRESS_BYTES, 0))
         ending = ending_of(status, progress, connection.kill_reason)
         ending = connection.ending = told_by(ending, progress, connection.last_words)
+        if connection.verdict >= 0:
+            ending = connection.ending = self._keep_capsule(connection, ending)
         if connection.serving:
             self._ended.add(connection.number, connection.secret, ending)
         self._log_end(connection, ending, progress)
@@ -77,6 +80,18 @@ class Cleanup:
         if connection.directory:
             steps += [lambda: self._remove(connection.directory)]
         run_all(*steps)
+
+    def _keep_capsule(self, connection: Connection, ending: Ending) -> Ending:
+        """Have a session kept that crashed, and say so in its ending."""
+        from portcall.rpc.server._capsules import capsule_folder, send_verdict  # few sessions are kept
+
+        facts = {"peer": connection.peer, "session": connection.number, "features": sorted(connection.features)}
+        name = send_verdict(connection.verdict, ending, facts)
+        os.close(connection.verdict)
+        connection.verdict = -1
+        if name:
+            self._log.write("kept", f"kept in {capsule_folder() / name}", connection.number)
+        return replace(ending, capsule=name)
 
     def close(self, base: str) -> None:
         """Close connections that still linger, and have all directories deleted, as far as that goes soon.

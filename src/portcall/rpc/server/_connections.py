@@ -79,6 +79,8 @@ class Connection:
         certificate: SHA-256 of the certificate that it showed; empty for none.
         progress: descriptor of the shared memory in which the process says how far the session is; -1 for none.
         directory: of the session; empty for none.
+        may_keep: whether the client agrees that the session is kept if it crashes.
+        verdict: descriptor of the pipe to the process that keeps it; -1 for none.
         limit: seconds that the session may last; 0 for no limit.
         peer_kind: portcall or TVM, once its hello has come.
         features: the extensions that client and server both have.
@@ -105,6 +107,8 @@ class Connection:
     certificate: str = ""
     progress: int = -1
     directory: str = ""
+    may_keep: bool = False
+    verdict: int = -1
     limit: float = 0
     peer_kind: str = ""
     features: frozenset[str] = frozenset()

@@ -65,6 +65,13 @@ class StartSession(Message):
 
 
 @dataclass(frozen=True)
+class StartKeptSession(StartSession):
+    """The same for one that is kept if it crashes: with the end of a pipe for what the capsule is to say."""
+
+    descriptors: ClassVar[int] = 3
+
+
+@dataclass(frozen=True)
 class StartPump(Message):
     """Start a process for the TLS of a connection.
 
@@ -182,6 +189,7 @@ class StartWorker(Message):
         progress: descriptor of the shared memory in which the supervisor reads how far the session is.
         parent: process id of the zygote. The worker ends with it.
         stdout, stderr: pipes for what the session prints: the end to read and the end to write of each.
+        verdict: as it came with StartKeptSession, alone; empty without one.
     """
 
     number: int
@@ -196,6 +204,7 @@ class StartWorker(Message):
     parent: int
     stdout: list[int]
     stderr: list[int]
+    verdict: list[int]
 
 
 @dataclass(frozen=True)
@@ -301,7 +310,7 @@ class LeaseEnded(Message):
 # Which messages each process accepts, by sender.
 Accepted = tuple[type[Message], ...]
 ZYGOTE_CONFIGURATION: Accepted = (Configure,)
-ZYGOTE_ORDERS: Accepted = (StartSession, StartPump, KillSession, StopZygote)
+ZYGOTE_ORDERS: Accepted = (StartSession, StartKeptSession, StartPump, KillSession, StopZygote)
 ZYGOTE_REPORTS: Accepted = (ZygoteReady, ImportFailed, SessionStarted, PumpStarted, SessionKilled, SessionEnded)
 PUMP_REPORTS: Accepted = (PumpReady, PumpFailed)
 WORKER_ARGUMENTS: Accepted = (Configure, StartWorker)  # of a worker that is spawned

@@ -31,6 +31,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "memory_limit": (0, _MOST_BYTES),
     "disk_limit": (0, _MOST_BYTES),
     "max_frame": (1, _MOST_BYTES),
+    "capsules": (0, 1_000_000),
 }
 
 
@@ -70,6 +71,8 @@ class ServerOptions:
         max_frame: length of a message; the contents of tensors are not counted.
         work_dir: where the sessions' directories are made; the system's place for such when empty.
         audit: a file to which each call adds a line of JSON.
+        capsules: how many of the last sessions that crashed are kept, of clients that agree (``server_capsule``), in
+            ``~/.cache/portcall/capsules``.
         stop_with_stdin: stop when standard input ends.
         gate: descriptor of a link to the agent of a farm, which names the clients to let in; -1 for none.
     """
@@ -102,6 +105,7 @@ class ServerOptions:
     max_frame: int = MAX_FRAME
     work_dir: str = ""
     audit: str = ""
+    capsules: int = 0
     log: LogStyle = "text"
     stop_with_stdin: bool = False
     gate: int = -1

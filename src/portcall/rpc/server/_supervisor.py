@@ -104,6 +104,10 @@ class Supervisor:
             from portcall.rpc.server._audit import open_audit  # few servers have one
 
             os.close(open_audit(options.audit))  # as is one that cannot be written
+        if options.capsules:
+            from portcall.rpc.server._capsules import capsule_folder
+
+            capsule_folder()  # likewise
         self._listener, self._address = listen(self._options)
         self._base, self._lock = make_locked_folder(FOLDER_PREFIX, self._options.work_dir)
         self._log.start(self._loop)

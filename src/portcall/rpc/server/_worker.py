@@ -119,6 +119,10 @@ def run_session(start: StartWorker, options: ServerOptions, load: Callable[[], O
         link.send(SessionStarted(start.number, os.getpid()))
     send_reply(start)
     client = start.client
+    if start.verdict:
+        from portcall.rpc.server._capsules import keep_session  # few sessions are kept
+
+        client = keep_session(client, start.verdict[0], options.capsules, protect_memory)
     if options.audit:
         from portcall.rpc.server._audit import keep_ledger  # few servers have one
 

@@ -158,15 +158,16 @@ class Zygote:
         pipes: list[int] = []
         try:
             check_count(order, descriptors)
-            client, progress = descriptors
+            client, progress, *verdict = descriptors
             pipes += os.pipe()
             pipes += os.pipe()
             start = StartWorker(
                 number, order.directory, order.reply, order.features, order.credential, order.user, client,
                 self._link.fileno(), progress, os.getpid(), pipes[:2], pipes[2:],
+                verdict,
             )  # fmt: skip
             session = lambda: run_session(start, self._options, self._loaded)  # noqa: E731
-            pid, handle = self._begin(start, session, _SPAWN_WORKER, [client, start.link, progress, *pipes])
+            pid, handle = self._begin(start, session, _SPAWN_WORKER, [*descriptors, start.link, *pipes])
         except OSError as error:
             self._report(SessionEnded(number, 1 << 8, f"cannot start a process: {error}"))
             descriptors = [*descriptors, *pipes]

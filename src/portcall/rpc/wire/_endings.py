@@ -88,6 +88,7 @@ class Ending:
         detail: the limit that it exceeded, or what went wrong.
         call: the function that ran, with the types of its arguments.
         last_words: the last lines that it printed on stderr.
+        capsule: the name of the file that keeps it.
     """
 
     how: str
@@ -96,6 +97,7 @@ class Ending:
     detail: str = ""
     call: str = ""
     last_words: str = ""
+    capsule: str = ""
 
     @property
     def kind(self) -> EndingKind:
@@ -115,7 +117,7 @@ class Ending:
             words["signal"] = self.signal
         if self.how == "exit":
             words["code"] = str(self.code)
-        for name, text in (("call", self.call), ("stderr", self.last_words)):
+        for name, text in (("call", self.call), ("stderr", self.last_words), ("capsule", self.capsule)):
             if text:
                 words[name] = quote(text, safe="")[: _facts.MOST_WORD]
         return words
@@ -128,12 +130,14 @@ def error_of(words: dict[str, str], peer: str) -> errors.RPCError | None:
     if kind is None or not kind.client:
         return None
     signal_name = words.get("signal", "")
-    call, stderr = (errors.printable(unquote(words.get(name, ""))) for name in ("call", "stderr"))
+    call, stderr, capsule = (errors.printable(unquote(words.get(name, ""))) for name in ("call", "stderr", "capsule"))
     text = kind.client.format(peer=peer, signal=signal_name, code=words.get("code", "?"))
     if call:
         text += f"; it ran {call}"
     if signal_name == "SIGILL":
         text += "; the library was probably compiled for another processor"
+    if capsule:
+        text += f". The server keeps it in its capsule {capsule}"
     error: type[errors.RPCError] = getattr(errors, kind.error)
     if issubclass(error, errors.RemoteCrashError):
         return error(text, peer=peer, signal=signal_name, call=call, stderr=stderr)

@@ -265,6 +265,7 @@ Event = Literal[
     "refused",
     "dropped",
     "ended",
+    "kept",
     "silent",
     "output",
     "lines_dropped",

@@ -132,7 +132,13 @@ def check_key(key: str) -> str:
 
 
 def client_hello(
-    key: str, *, session_timeout: float = 0, extended: bool = True, nonce: str = "", features: Iterable[str] = FEATURES
+    key: str,
+    *,
+    session_timeout: float = 0,
+    extended: bool = True,
+    nonce: str = "",
+    features: Iterable[str] = FEATURES,
+    capsule: bool = False,
 ) -> bytes:
     """Return the bytes that a client opens with.
 
@@ -148,6 +154,8 @@ def client_hello(
         options.update(extension_options(features))
         if nonce:
             options["nonce"] = nonce
+        if capsule:
+            options["capsule"] = "1"
         if whole != session_timeout:
             options["seconds"] = repr(session_timeout)
     if whole:  # digits alone, and last: TVM's servers in C++ and Java read no other form
