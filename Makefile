@@ -361,6 +361,7 @@ test-nvrtc: venv build $(NVRTC) ## CUDA source through NVIDIA's compiler, up to 
 bench-vm: venv build ## the same for executables of the Relax VM, beside apache-tvm: instructions, loading, memory
 	$(PY) benchmarks/vm.py
 	$(PY) benchmarks/language.py
+	$(PY) benchmarks/language_cache.py
 
 FUZZ_VM_COUNT ?= 1000
 FUZZ_VM_SEED ?= 1

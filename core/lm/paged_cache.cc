@@ -8,39 +8,8 @@
 namespace portcall::lm {
 namespace {
 
-constexpr DLDataType kInt32{kDLInt, 32, 1}, kFloat32{kDLFloat, 32, 1};
+constexpr DLDataType kFloat32{kDLFloat, 32, 1};
 constexpr size_t kAligned = 16;  // numbers: 64 bytes
-
-// The arguments of a kernel.
-class Call {
- public:
-  Call& operator<<(const DLTensor& tensor) {
-    Next(kTVMFFIDLTensorPtr).v_ptr = const_cast<DLTensor*>(&tensor);
-    return *this;
-  }
-  Call& operator<<(const Tensor& tensor) {
-    Next(kTVMFFITensor).v_obj = tensor.get();
-    return *this;
-  }
-  Call& operator<<(int64_t number) {
-    Next(kTVMFFIInt).v_int64 = number;
-    return *this;
-  }
-  Call& operator<<(double number) {
-    Next(kTVMFFIFloat).v_float64 = number;
-    return *this;
-  }
-  void operator()(const PackedFunc& kernel) const { kernel.CallPacked(cells_, count_); }
-
- private:
-  TVMFFIAny& Next(int32_t type) {
-    TVMFFIAny& cell = cells_[count_++];
-    detail::SetCell(&cell, type);
-    return cell;
-  }
-  TVMFFIAny cells_[20];
-  int32_t count_ = 0;
-};
 
 // The first rows of a tensor of three or two dimensions.
 struct Rows {
@@ -60,7 +29,7 @@ struct Rows {
 }  // namespace
 
 // The numbers that kernels read about a batch: one buffer, one copy. A device whose addresses are not numbers has a buffer
-// for each table.
+// for each table. Buffers are taken again for a batch of the same size, which is the next token's mostly.
 class PagedCache::Tables {
  public:
   struct Depth {
@@ -68,29 +37,33 @@ class PagedCache::Tables {
     bool decode;
   };
 
-  Tables(const Batch& batch, bool windows, Device device)
-      : tokens(batch.tokens), append_first(batch.append_first), device_(device) {
-    positions = Add(batch.positions);
-    places = Add(batch.places);
-    starts = Add(batch.starts);
-    ends = Add(batch.ends);
+  explicit Tables(Device device) : device_(device) {}
+  Tables(const Tables&) = delete;
+  Tables& operator=(const Tables&) = delete;
+
+  void Fill(const Batch& batch, bool windows) {
+    numbers_.clear();
+    tables_.clear();
+    depths.clear();
+    tokens = batch.tokens;
+    append_first = batch.append_first;
+    positions = Add({&batch.positions});
+    places = Add({&batch.places});
+    starts = Add({&batch.starts});
+    ends = Add({&batch.ends});
     for (const Level& level : batch.levels) {
       if (level.pages.empty()) continue;
-      std::vector<int32_t> lengths = level.last_lengths;
-      if (windows) lengths.insert(lengths.end(), level.offsets.begin(), level.offsets.end());
-      if (windows) lengths.insert(lengths.end(), level.sinks.begin(), level.sinks.end());
-      depths.push_back({Add(level.queries), Add(level.ends), Add(level.pages), Add(lengths, windows ? 3 : 1),
-                        Add(level.starts), level.decode});
+      depths.push_back({Add({&level.queries}), Add({&level.ends}), Add({&level.pages}),
+                        windows ? Add({&level.last_lengths, &level.offsets, &level.sinks}) : Add({&level.last_lengths}),
+                        Add({&level.starts}), level.decode});
     }
     Place();
   }
-  Tables(const Tables&) = delete;
-  Tables& operator=(const Tables&) = delete;
 
   const DLTensor& operator[](size_t table) const { return tables_[table].tensor; }
   Any Vector(size_t table) const {
     const DLTensor& tensor = tables_[table].tensor;
-    TVMFFIObject* owner = tables_[table].owner.get();
+    TVMFFIObject* owner = buffers_[buffers_.size() == 1 ? 0 : table].get();
     return ObjectRef::Steal<ObjectRef>(vm::NewView(owner, tensor.data, tensor.shape, 1, kInt32, device_));
   }
 
@@ -101,56 +74,46 @@ class PagedCache::Tables {
 
  private:
   struct Table {
-    size_t begin;
+    size_t begin, size;
     int64_t shape[2];
     DLTensor tensor;
-    Tensor owner;
   };
 
-  size_t Add(const std::vector<int32_t>& numbers, int64_t rows = 1) {
+  size_t Add(std::initializer_list<const std::vector<int32_t>*> rows) {
     Table& table = tables_.emplace_back();
     table.begin = numbers_.size();
-    auto size = static_cast<int64_t>(numbers.size());
-    table.shape[0] = rows == 1 ? size : rows;
-    table.shape[1] = size / rows;
+    for (const std::vector<int32_t>* row : rows) numbers_.insert(numbers_.end(), row->begin(), row->end());
+    table.size = numbers_.size() - table.begin;
+    bool single = rows.size() == 1;
+    table.shape[0] = static_cast<int64_t>(single ? table.size : rows.size());
+    table.shape[1] = static_cast<int64_t>(table.size / rows.size());
     table.tensor = {};
-    table.tensor.ndim = rows == 1 ? 1 : 2;
+    table.tensor.ndim = single ? 1 : 2;
     table.tensor.dtype = kInt32;
-    numbers_.insert(numbers_.end(), numbers.begin(), numbers.end());
+    table.tensor.device = device_;
     numbers_.resize((numbers_.size() + kAligned - 1) / kAligned * kAligned);
     return tables_.size() - 1;
   }
 
-  // `numbers`: of the host.
-  Tensor Buffer(const int32_t* numbers, size_t count) const {
-    auto size = static_cast<int64_t>(count);
-    Tensor buffer = Tensor::Empty({size}, kInt32, device_);
-    DLTensor host{};
-    host.data = const_cast<int32_t*>(numbers);
-    host.device = Cpu();
-    host.ndim = 1;
-    host.dtype = kInt32;
-    host.shape = &size;
-    buffer.CopyFrom(host);
-    return buffer;
+  void* Copy(size_t buffer, size_t begin, size_t size) {
+    return PlaceNumbers(&buffers_[buffer], numbers_.data() + begin, size, device_);
   }
 
   void Place() {
     bool addresses = device_.device_type == kDLCPU || device_.device_type == kDLCUDA || device_.device_type == kDLROCM;
-    Tensor all = addresses ? Buffer(numbers_.data(), numbers_.size()) : Tensor();
-    for (Table& table : tables_) {
+    buffers_.resize(addresses ? 1 : tables_.size());
+    void* all = addresses ? Copy(0, 0, numbers_.size()) : nullptr;
+    for (size_t i = 0; i < tables_.size(); ++i) {
+      Table& table = tables_[i];
       table.tensor.shape = table.shape;
-      table.tensor.device = device_;
-      auto count = static_cast<size_t>(table.shape[0] * (table.tensor.ndim == 2 ? table.shape[1] : 1));
-      table.owner = addresses ? all : Buffer(numbers_.data() + table.begin, count);
-      table.tensor.data = table.owner.raw_data();
-      if (addresses) table.tensor.data = static_cast<int32_t*>(table.tensor.data) + table.begin;
+      table.tensor.data = addresses ? static_cast<int32_t*>(all) + table.begin : Copy(i, table.begin, table.size);
     }
   }
 
   Device device_;
   std::vector<int32_t> numbers_;
   std::vector<Table> tables_;
+  std::vector<Tensor> buffers_;  // one for all tables, or one for each
 };
 
 PagedCache::PagedCache(const Sizes& sizes, Rope rope, Kernels kernels, DLDataType dtype, Device device)
@@ -177,7 +140,8 @@ PagedCache::PagedCache(const Sizes& sizes, Rope rope, Kernels kernels, DLDataTyp
   try {  // nothing is written at -1, and a page onto itself: the kernels check what they are given
     Batch none;
     none.places = {-1};
-    Tables table(none, false, device);
+    Tables table(device);
+    table.Fill(none, false);
     Rows k(k_, 1), v(v_, 1);
     (Call() << pages_[0] << k.tensor << v.tensor << table[table.places])(kernels_.append);
     (Call() << pages_[0] << int64_t{0} << int64_t{0} << int64_t{1})(kernels_.copy_page);
@@ -189,7 +153,7 @@ PagedCache::PagedCache(const Sizes& sizes, Rope rope, Kernels kernels, DLDataTyp
 }
 
 void PagedCache::Clear() {
-  batch_.reset();
+  begun_ = false;
   sequences_.Clear();
 }
 
@@ -197,17 +161,17 @@ void PagedCache::Add(int64_t id) { sequences_.Add(id); }
 
 void PagedCache::Remove(int64_t id) {
   sequences_.Remove(id);
-  batch_.reset();
+  begun_ = false;
 }
 
 void PagedCache::Fork(int64_t parent, int64_t child, int64_t at) {
   sequences_.Fork(parent, child, at);
-  batch_.reset();
+  begun_ = false;
 }
 
 void PagedCache::Pop(int64_t id, int64_t count) {
   sequences_.Pop(id, count);
-  batch_.reset();
+  begun_ = false;
 }
 
 void PagedCache::Slide(int64_t id, int64_t window, int64_t sink) { sequences_.Slide(id, window, sink); }
@@ -221,11 +185,15 @@ void PagedCache::Begin(const std::vector<int64_t>& ids, const std::vector<int64_
                            "give it in parts"});
     left -= std::max<int64_t>(count, 0);
   }
-  batch_ = std::make_shared<Tables>(sequences_.Append(ids, counts), sizes_.windows, device_);
+  const Batch& batch = sequences_.Append(ids, counts);
+  begun_ = false;
+  if (batch_.use_count() != 1) batch_ = std::make_shared<Tables>(device_);  // a kernel that runs has the one before
+  batch_->Fill(batch, sizes_.windows);
+  begun_ = true;
 }
 
 std::shared_ptr<const PagedCache::Tables> PagedCache::Begun(const char* function) const {
-  if (!batch_)
+  if (!begun_)
     Throw("RuntimeError",
           {function, "(): no batch was begun since the sequences changed: call kv_state_begin_forward"});
   return batch_;
@@ -308,7 +276,8 @@ void PagedCache::Read(const Arguments& args) {
   for (int32_t i : {4, 5}) CheckTensor(args, i, {sizes_.layers, end - start, sizes_.kv_heads, sizes_.dim});
   Batch wanted;
   wanted.places.assign(places.begin() + start, places.begin() + end);
-  Tables table(wanted, false, device_);
+  Tables table(device_);
+  table.Fill(wanted, false);
   for (int64_t layer = 0; layer < sizes_.layers; ++layer)
     (Call() << pages_[static_cast<size_t>(layer)] << table[table.places] << args.TensorAt(4) << args.TensorAt(5)
             << layer)(kernels_.read);

@@ -59,7 +59,8 @@ class PagedCache : public State {
   std::vector<Tensor> pages_;                   // by layer: [pages, 2, heads, page size, width]
   Tensor q_, k_, v_, part_, sums_, part_sums_;  // for the tokens of one batch
   Sequences sequences_;
-  std::shared_ptr<const Tables> batch_;  // null: what was begun is no longer so
+  std::shared_ptr<Tables> batch_;
+  bool begun_ = false;  // no longer, once the sequences change
 };
 
 struct AttentionCacheObj : StateObj {

@@ -2,7 +2,6 @@
 #include "lm/sequences.h"
 
 #include <algorithm>
-#include <set>
 
 #include "bytes/message.h"
 
@@ -13,14 +12,18 @@ using bytes::Throw;
 
 constexpr size_t kDepths = 2;  // what is deeper is joined with the last depth
 constexpr double kJoinedWhen = 32;
-constexpr size_t kMostSequences = 1 << 16;  // a client may add them without tokens
 
 int32_t Narrow(int64_t value) { return static_cast<int32_t>(value); }
 size_t Index(int64_t value) { return static_cast<size_t>(value); }
 
-using BlockRows = std::vector<std::pair<int32_t, int64_t>>;  // a block, or -1, and how many queries attend to it
-
 }  // namespace
+
+void CheckDistinct(const std::vector<int64_t>& ids, std::vector<int64_t>* scratch) {
+  *scratch = ids;
+  std::sort(scratch->begin(), scratch->end());
+  auto twice = std::adjacent_find(scratch->begin(), scratch->end());
+  if (twice != scratch->end()) Throw("ValueError", {"sequence ", *twice, " is in the batch twice"});
+}
 
 Sequences::Sequences(int32_t pages, int64_t page_size, bool windows, Copy copy)
     : pages_(pages), page_size_(page_size), windows_(windows), copy_(std::move(copy)) {
@@ -89,10 +92,15 @@ void Sequences::Remove(int64_t id) {
   all_.erase(id);
 }
 
+void Sequences::FindChain(int32_t last, std::vector<int32_t>* chain) const {
+  chain->clear();
+  for (int32_t block = last; block >= 0; block = At(block).parent) chain->push_back(block);
+  std::reverse(chain->begin(), chain->end());
+}
+
 std::vector<int32_t> Sequences::Chain(int64_t id) const {
   std::vector<int32_t> chain;
-  for (int32_t block = Get(id).last; block >= 0; block = At(block).parent) chain.push_back(block);
-  std::reverse(chain.begin(), chain.end());
+  FindChain(Get(id).last, &chain);
   return chain;
 }
 
@@ -259,106 +267,123 @@ void Sequences::Reserve(Sequence* sequence, int64_t count) {
   block.length = to.length;
 }
 
-Level Sequences::Tables(const BlockRows& rows, const std::vector<std::vector<int32_t>>* rest) const {
-  Level level;
-  level.queries = level.ends = {0};
+void Sequences::Tables(const std::vector<Row>& rows, bool last, Level* level) const {
+  for (std::vector<int32_t>* table : {&level->queries, &level->ends, &level->pages, &level->last_lengths,
+                                      &level->offsets, &level->sinks, &level->starts})
+    table->clear();
+  level->queries.push_back(0);
+  level->ends.push_back(0);
+  const Block none;
+  int32_t queries = 0;
   for (size_t i = 0; i < rows.size(); ++i) {
-    auto [number, count] = rows[i];
     int64_t length = 0;
-    const Block* last = nullptr;
+    const Block* end = &none;
     auto add = [&](int32_t block) {
-      last = &At(block);
-      length += last->length;
-      level.pages.insert(level.pages.end(), last->pages.begin(), last->pages.end());
+      end = &At(block);
+      length += end->length;
+      level->pages.insert(level->pages.end(), end->pages.begin(), end->pages.end());
     };
-    if (number >= 0) add(number);
-    if (number >= 0 && rest) {
-      for (size_t k = kDepths; k < (*rest)[i].size(); ++k) add((*rest)[i][k]);
+    int32_t block = rows[i].block;
+    if (block >= 0) add(block);
+    if (block >= 0 && last) {  // rows of the last depth are those of the batch
+      const std::vector<int32_t>& chain = members_[i].chain;
+      for (size_t k = kDepths; k < chain.size(); ++k) add(chain[k]);
     }
-    level.queries.push_back(level.queries.back() + Narrow(count));
-    level.ends.push_back(static_cast<int32_t>(level.pages.size()));
-    level.last_lengths.push_back(length ? Narrow((length - last->sink + last->offset - 1) % page_size_ + 1) : 0);
-    level.offsets.push_back(last ? Narrow(last->offset) : 0);
-    level.sinks.push_back(last ? Narrow(last->sink) : 0);
-    level.starts.push_back(number >= 0 ? Narrow(At(number).start) : 0);
+    queries += Narrow(rows[i].queries);
+    level->queries.push_back(queries);
+    level->ends.push_back(static_cast<int32_t>(level->pages.size()));
+    level->last_lengths.push_back(length ? Narrow((length - end->sink + end->offset - 1) % page_size_ + 1) : 0);
+    level->offsets.push_back(Narrow(end->offset));
+    level->sinks.push_back(Narrow(end->sink));
+    level->starts.push_back(block >= 0 ? Narrow(At(block).start) : 0);
   }
-  return level;
 }
 
-Batch Sequences::Append(const std::vector<int64_t>& ids, const std::vector<int64_t>& counts) {
-  std::set<int64_t> seen;
+void Sequences::CheckBatch(const std::vector<int64_t>& ids, const std::vector<int64_t>& counts) {
   int64_t need = 0;
+  if (members_.size() < ids.size()) members_.resize(ids.size());
   for (size_t i = 0; i < ids.size(); ++i) {
     const Sequence& sequence = Get(ids[i]);
-    if (!seen.insert(ids[i]).second) Throw("ValueError", {"sequence ", ids[i], " is in the batch twice"});
+    const Block& block = At(sequence.last);
     if (counts[i] < 1 || counts[i] > INT32_MAX - sequence.length)
       Throw("ValueError", {"sequence ", ids[i], " cannot get ", counts[i], " tokens, at least 1"});
-    if (At(sequence.last).refs != 1)
+    if (block.refs != 1)
       Throw("RuntimeError", {"other sequences go on after sequence ", ids[i], ", it cannot get tokens"});
-    need += Grown(sequence, counts[i]).pages - static_cast<int64_t>(At(sequence.last).pages.size());
+    need += Grown(sequence, counts[i]).pages - static_cast<int64_t>(block.pages.size());
+    Member& member = members_[i];
+    member.sequence = const_cast<Sequence*>(&sequence);
+    member.count = counts[i];
+    member.before = sequence.length;
+    member.in_block = block.length;
+    FindChain(sequence.last, &member.chain);
   }
+  CheckDistinct(ids, &sorted_);
   if (need > static_cast<int64_t>(free_.size()))
     Throw("RuntimeError", {"the cache is full: the batch needs ", need, " pages of ", page_size_, " tokens, ",
                            free_.size(), " are free: remove sequences, or make a larger cache"});
+}
 
-  Batch batch;
-  std::vector<std::vector<int32_t>> chains;
+double Sequences::PagesOf(const std::vector<Row>& rows) const {
+  size_t sum = 0;
+  for (const Row& row : rows) sum += row.block < 0 ? 0 : At(row.block).pages.size();
+  return static_cast<double>(sum);
+}
+
+const Batch& Sequences::Append(const std::vector<int64_t>& ids, const std::vector<int64_t>& counts) {
+  CheckBatch(ids, counts);
+  const size_t size = ids.size();
   size_t depths = 0;
-  for (int64_t id : ids) {
-    chains.push_back(Chain(id));
-    depths = std::min(std::max(depths, chains.back().size()), kDepths);
+  bool decoding = true;
+  for (size_t i = 0; i < size; ++i) {
+    depths = std::min(std::max(depths, members_[i].chain.size()), kDepths);
+    decoding = decoding && counts[i] == 1;
   }
-  bool decoding = std::all_of(counts.begin(), counts.end(), [](int64_t n) { return n == 1; });
-  std::vector<std::pair<BlockRows, bool>> all_rows;
+  batch_.levels.resize(depths);
+  const std::vector<Row>* rows[kDepths];
   for (size_t d = 0; d < depths; ++d) {
-    BlockRows single, joined;
-    for (size_t i = 0; i < ids.size(); ++i) {
-      int32_t block = d < chains[i].size() ? chains[i][d] : -1;
-      single.emplace_back(block, counts[i]);
-      if (!joined.empty() && joined.back().first == block) joined.back().second += counts[i];
-      else joined.emplace_back(block, counts[i]);
+    std::vector<Row>&single = single_[d], &joined = joined_[d];
+    single.clear();
+    joined.clear();
+    for (size_t i = 0; i < size; ++i) {
+      const std::vector<int32_t>& chain = members_[i].chain;
+      Row row{d < chain.size() ? chain[d] : -1, counts[i]};
+      single.push_back(row);
+      if (!joined.empty() && joined.back().block == row.block) joined.back().queries += row.queries;
+      else joined.push_back(row);
     }
-    auto pages = [&](const BlockRows& rows) {
-      size_t sum = 0;
-      for (const auto& row : rows) sum += row.first < 0 ? 0 : At(row.first).pages.size();
-      return static_cast<double>(sum);
-    };
-    bool decode = decoding && (pages(joined) == 0 || pages(single) / pages(joined) < kJoinedWhen);
-    all_rows.emplace_back(decode || d + 1 == kDepths ? std::move(single) : std::move(joined), decode);
+    double pages = PagesOf(joined);
+    bool decode = decoding && (pages == 0 || PagesOf(single) / pages < kJoinedWhen);
+    batch_.levels[d].decode = decode;
+    rows[d] = decode || d + 1 == kDepths ? &single : &joined;
   }
-  batch.append_first = !windows_ && all_rows.back().second;
+  batch_.append_first = !windows_ && batch_.levels.back().decode;
 
-  std::vector<int64_t> before, in_block;
-  for (int64_t id : ids) {
-    before.push_back(Get(id).length);
-    in_block.push_back(At(Get(id).last).length);
-  }
   auto reserve = [&] {
-    for (size_t i = 0; i < ids.size(); ++i) Reserve(&all_[ids[i]], counts[i]);
+    for (size_t i = 0; i < size; ++i) Reserve(members_[i].sequence, counts[i]);
   };
-  if (batch.append_first) reserve();
-  for (size_t d = 0; d < all_rows.size(); ++d) {
-    batch.levels.push_back(Tables(all_rows[d].first, d + 1 == kDepths ? &chains : nullptr));
-    batch.levels.back().decode = all_rows[d].second;
-  }
-  if (!batch.append_first) reserve();
+  if (batch_.append_first) reserve();
+  for (size_t d = 0; d < depths; ++d) Tables(*rows[d], d + 1 == kDepths, &batch_.levels[d]);
+  if (!batch_.append_first) reserve();
 
-  batch.ends = {0};
-  for (size_t i = 0; i < ids.size(); ++i) {
-    const Block& block = At(Get(ids[i]).last);
-    batch.tokens += counts[i];
-    batch.ends.push_back(Narrow(batch.tokens));
-    batch.starts.push_back(Narrow(before[i]));
-    for (int64_t k = 0; k < counts[i]; ++k) {
-      batch.positions.push_back(Narrow(before[i] + k));
-      int64_t at = block.length - counts[i] + k;
-      if (in_block[i] + k < block.sink) at = in_block[i] + k;
+  for (std::vector<int32_t>* table : {&batch_.ends, &batch_.starts, &batch_.positions, &batch_.places}) table->clear();
+  batch_.tokens = 0;
+  batch_.ends.push_back(0);
+  for (size_t i = 0; i < size; ++i) {
+    const Member& member = members_[i];
+    const Block& block = At(member.sequence->last);
+    batch_.tokens += member.count;
+    batch_.ends.push_back(Narrow(batch_.tokens));
+    batch_.starts.push_back(Narrow(member.before));
+    for (int64_t k = 0; k < member.count; ++k) {
+      batch_.positions.push_back(Narrow(member.before + k));
+      int64_t at = block.length - member.count + k;
+      if (member.in_block + k < block.sink) at = member.in_block + k;
       else if (at < block.sink) at = -1;
       else at += block.offset - block.sink;
-      batch.places.push_back(at < 0 ? -1 : Narrow(block.pages[Index(at / page_size_)] * page_size_ + at % page_size_));
+      batch_.places.push_back(at < 0 ? -1 : Narrow(block.pages[Index(at / page_size_)] * page_size_ + at % page_size_));
     }
   }
-  return batch;
+  return batch_;
 }
 
 }  // namespace portcall::lm

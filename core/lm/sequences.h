@@ -36,6 +36,11 @@ struct Batch {
   std::vector<int32_t> positions, places;  // by token: in the sequence; in the pages, -1: not kept
 };
 
+// ValueError: a sequence is in a batch twice. `scratch` keeps its memory.
+void CheckDistinct(const std::vector<int64_t>& ids, std::vector<int64_t>* scratch);
+
+constexpr size_t kMostSequences = 1 << 16;  // a client may add them without tokens
+
 class Sequences {
  public:
   // (from, to, tokens): what a fork within a page copies.
@@ -48,8 +53,9 @@ class Sequences {
   void Fork(int64_t parent, int64_t child, int64_t at = -1);  // -1: at the end
   void Pop(int64_t id, int64_t count);
   void Slide(int64_t id, int64_t window, int64_t sink);
-  // Room for new tokens of some sequences; all of them get it, or none.
-  Batch Append(const std::vector<int64_t>& ids, const std::vector<int64_t>& counts);
+  // Room for new tokens of some sequences; all of them get it, or none. The result is overwritten by the next call: its
+  // memory is kept, as all that is needed for a batch, since this is done for each token.
+  const Batch& Append(const std::vector<int64_t>& ids, const std::vector<int64_t>& counts);
 
   bool Empty() const { return all_.empty(); }
   size_t FreePages() const { return free_.size(); }
@@ -77,10 +83,21 @@ class Sequences {
   void Free(int32_t block);
   void Drop(int32_t last);
   int32_t Split(Sequence* parent, int64_t at);
+  struct Row {      // of a depth
+    int32_t block;  // -1: the chain ends before
+    int64_t queries;
+  };
+  struct Member {  // of a batch
+    Sequence* sequence;
+    int64_t count, before, in_block;  // new tokens; tokens before them, in the sequence and in its last block
+    std::vector<int32_t> chain;
+  };
   Growth Grown(const Sequence& sequence, int64_t count) const;
   void Reserve(Sequence* sequence, int64_t count);
-  Level Tables(const std::vector<std::pair<int32_t, int64_t>>& rows,
-               const std::vector<std::vector<int32_t>>* rest) const;
+  void FindChain(int32_t last, std::vector<int32_t>* chain) const;
+  void CheckBatch(const std::vector<int64_t>& ids, const std::vector<int64_t>& counts);
+  double PagesOf(const std::vector<Row>& rows) const;
+  void Tables(const std::vector<Row>& rows, bool last, Level* level) const;
 
   int32_t pages_;
   int64_t page_size_;
@@ -89,6 +106,10 @@ class Sequences {
   std::vector<int32_t> free_, free_blocks_;
   std::vector<Block> blocks_;
   std::map<int64_t, Sequence> all_;
+  Batch batch_;
+  std::vector<int64_t> sorted_;
+  std::vector<Member> members_;  // as many as the largest batch had
+  std::vector<Row> single_[2], joined_[2];
 };
 
 }  // namespace portcall::lm

@@ -20,6 +20,15 @@ PackedFunc FunctionAt(const Arguments& args, int32_t i, bool required) {
   return nullptr;
 }
 
+void* PlaceNumbers(Tensor* buffer, const int32_t* numbers, size_t size, Device device) {
+  auto extent = static_cast<int64_t>(size);
+  if (!buffer->defined() || !buffer->unique() || buffer->dl_tensor()->shape[0] != extent)
+    *buffer = Tensor::Empty({extent}, kInt32, device);
+  if (device.device_type == kDLCPU) std::copy(numbers, numbers + size, static_cast<int32_t*>(buffer->raw_data()));
+  else buffer->CopyFromBytes(numbers, size * sizeof(int32_t));
+  return buffer->raw_data();
+}
+
 namespace {
 
 using Lock = std::lock_guard<std::recursive_mutex>;

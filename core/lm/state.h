@@ -48,4 +48,40 @@ double FloatAt(const Arguments& args, int32_t i);
 // The function of an argument; null if it is something else and may be.
 PackedFunc FunctionAt(const Arguments& args, int32_t i, bool required = true);
 
+// The arguments of a kernel.
+class Call {
+ public:
+  Call& operator<<(const DLTensor& tensor) {
+    Next(kTVMFFIDLTensorPtr).v_ptr = const_cast<DLTensor*>(&tensor);
+    return *this;
+  }
+  Call& operator<<(const Tensor& tensor) {
+    Next(kTVMFFITensor).v_obj = tensor.get();
+    return *this;
+  }
+  Call& operator<<(int64_t number) {
+    Next(kTVMFFIInt).v_int64 = number;
+    return *this;
+  }
+  Call& operator<<(double number) {
+    Next(kTVMFFIFloat).v_float64 = number;
+    return *this;
+  }
+  void operator()(const PackedFunc& kernel) const { kernel.CallPacked(cells_, count_); }
+
+ private:
+  TVMFFIAny& Next(int32_t type) {
+    TVMFFIAny& cell = cells_[count_++];
+    detail::SetCell(&cell, type);
+    return cell;
+  }
+  TVMFFIAny cells_[20];
+  int32_t count_ = 0;
+};
+
+constexpr DLDataType kInt32{kDLInt, 32, 1};
+
+// Copies numbers to a buffer of that size on a device. One that is there is taken again, but not while somebody looks at it.
+void* PlaceNumbers(Tensor* buffer, const int32_t* numbers, size_t size, Device device);
+
 }  // namespace portcall::lm

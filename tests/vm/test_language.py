@@ -122,6 +122,16 @@ def test_cache_is_read_back_and_attention_to_earlier_tokens_is_that_of_numpy(cac
         assert np.allclose(out[:, h], expected, atol=1e-4)
 
 
+def test_positions_that_somebody_holds_stay_as_they_are(cache: Any) -> None:
+    state("add_sequence", cache, 0)
+    held = []
+    for _ in range(3):  # tables of one size, whose memory is taken again
+        state("begin_forward", cache, Shape([0]), Shape([2]))
+        held.append(of_cache("get_query_positions", cache))
+        state("end_forward", cache)
+    assert [positions.numpy().tolist() for positions in held] == [[0, 1], [2, 3], [4, 5]]
+
+
 def test_other_page_sizes_are_refused_when_the_cache_is_made(vm: portcall.vm.VirtualMachine) -> None:
     with pytest.raises(ValueError, match="pages of 32 tokens"):
         made(vm, page=32)

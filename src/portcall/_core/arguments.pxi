@@ -3,6 +3,7 @@
 
 cdef PyTypeObject* tensor_type = NULL
 cdef PyTypeObject* packed_func_type = NULL
+cdef PyTypeObject* shape_type = NULL
 
 
 cdef inline void set_cell(TVMFFIAny* cell, int32_t type_index) noexcept nogil:
@@ -157,6 +158,8 @@ cdef int set_other(Frame* frame, int i, arg) except -1:
     cdef PyTypeObject* kind = Py_TYPE(<PyObject*>arg)
     if kind == last_exchange_type:
         return set_exchanged(frame, i, arg, last_exchange)
+    if kind == shape_type:
+        return own(frame, i, make_shape(arg))
     if kind == &PyFunction_Type or kind == &PyMethod_Type or kind == &PyCFunction_Type:
         return own(frame, i, function_handle(arg, PlainName(<PyObject*>arg)))
     if kind == &PyList_Type or kind == &PyTuple_Type:

@@ -8,9 +8,11 @@ cdef list classes = [None] * kTVMFFIStaticObjectEnd  # type index -> Python clas
 def register_class(int type_index, cls):
     """Make values of a built-in type arrive as ``cls``, a subclass of this module's class for it."""
     classes[type_index] = cls
-    global tensor_type
+    global tensor_type, shape_type
     if type_index == kTVMFFITensor:
         tensor_type = <PyTypeObject*>cls
+    if type_index == kTVMFFIShape:
+        shape_type = <PyTypeObject*>cls
 
 
 cdef str text_of(TVMFFIByteArray text):
