@@ -5,6 +5,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstdlib>
@@ -23,10 +24,14 @@ namespace {
 constexpr uint64_t kLarge = 4 << 20;
 
 // The dynamic linker takes two libraries of one name for the same, and numbers of descriptors are used again: so slashes
-// spell a number that is not.
+// spell a number that is not. A debugger opens libraries by these names, too: it has no such thread, so that it finds none,
+// where /proc/self/fd/N would be a descriptor of its own, such as a pipe from which it would read for ever.
 std::string UniquePath(int fd) {
   static std::atomic<uint32_t> count{0};
-  std::string path = "/proc/self/fd/";
+  char thread[64] = "";  // PID/task/TID, as /proc has them: a sandbox has other numbers
+  ssize_t at = readlink("/proc/thread-self", thread, sizeof(thread) - 1);
+  while (at > 0 && thread[at - 1] != '/') --at;
+  std::string path = bytes::Join({"/proc/self/task/", thread + std::max<ssize_t>(at, 0), "/fd/"});
   for (uint32_t bits = ++count; bits > 0; bits >>= 1) path += bits & 1 ? "./" : ".//";
   return path + std::to_string(fd);
 }

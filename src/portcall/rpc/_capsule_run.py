@@ -37,9 +37,6 @@ _OUTPUT, _SHUTDOWN = 32, 1
 _MOST_FACTS = 1 << 20
 _EXIT_TIMEOUT = 5.0
 _PIECE = 1 << 20
-# gdb opens libraries by the names that the process has for them, /proc/self/fd/N among them: of its own N, which may be
-# a pipe from which it would read for ever.
-_HIGH_NUMBERS = "import os; [os.open(os.devnull, os.O_RDONLY) for _ in range(200)]; "
 _LEAST_FRAME = 12  # bytes: its length, and a code
 
 
@@ -177,8 +174,7 @@ def _child(debugger: Sequence[str]) -> Iterator[tuple[socket.socket, subprocess.
         with ours:
             with theirs:
                 number = str(theirs.fileno())
-                code = f"{_HIGH_NUMBERS if debugger else ''}{_CHILD}"
-                command = [*debugger, sys.executable, "-c", code, number, number, directory]
+                command = [*debugger, sys.executable, "-c", _CHILD, number, number, directory]
                 process = subprocess.Popen(command, stdin=None if debugger else subprocess.DEVNULL, stdout=2,
                                            pass_fds=[theirs.fileno()])  # fmt: skip
             try:
