@@ -22,7 +22,7 @@ WHEEL_LIMIT = 2_400_000  # with the sources of the server without Python, packed
 CORE_LIMIT = 600_000
 GRAPH_LIMIT = 140_000
 VM_LIMIT = 130_000
-LM_LIMIT = 77_000  # the caches of language models, sampling
+LM_LIMIT = 89_000  # the caches of language models, sampling, recurrent states (10 KB)
 SESSION_LIMIT = (
     317_000  # with both halves of the handshake, a listener, the state of the machine, what a library lacks, a sandbox
 )

@@ -45,14 +45,13 @@ enum Argument : int32_t {
 
 // A kernel of attention: ("tir" or "tirx", function).
 PackedFunc AttentionKernel(const Arguments& args, int32_t i, const char* what) {
-  const TVMFFISeqCell& items = args.TupleAt(i);
-  if (items.size == 0) args.Refuse({"the library has no kernel for ", what});
-  Arguments pair(args.function(), static_cast<const TVMFFIAny*>(items.data), static_cast<int32_t>(items.size));
+  Arguments pair = ItemsAt(args, i);
+  if (pair.size() == 0) args.Refuse({"the library has no kernel for ", what});
   std::string_view kind = pair.Text(0);
   if (kind != "tir" && kind != "tirx")
     args.Refuse(
         {"kernels of '", kind, "' for ", what, " are not supported, only TVM's own: TIRPagedKVCache, flashinfer=0"});
-  if (items.size != 2) args.Refuse({"expected a kind and a function for ", what, ", got ", items.size, " values"});
+  if (pair.size() != 2) args.Refuse({"expected a kind and a function for ", what, ", got ", pair.size(), " values"});
   return FunctionAt(pair, 1);
 }
 
@@ -102,9 +101,8 @@ void CreateCache(const Arguments& args, Result result) {
     rope.factors = ObjectRef::Borrow<Tensor>(args.Owner(kRopeFactors));
     if (rope.mode != 1) args.Refuse({"factors of a rotation, but rope_mode is ", rope.mode, ", not 1"});
   }
-  const TVMFFISeqCell& merge = args.TupleAt(kMerge);
-  if (merge.size == 0) args.Refuse({"the library has no kernel that merges results of attention"});
-  Arguments merges(args.function(), static_cast<const TVMFFIAny*>(merge.data), static_cast<int32_t>(merge.size));
+  Arguments merges = ItemsAt(args, kMerge);
+  if (merges.size() == 0) args.Refuse({"the library has no kernel that merges results of attention"});
   Kernels kernels;
   kernels.append = FunctionAt(args, kAppend);
   kernels.ragged = AttentionKernel(args, kRagged, "attention among new tokens");

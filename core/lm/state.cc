@@ -20,6 +20,11 @@ PackedFunc FunctionAt(const Arguments& args, int32_t i, bool required) {
   return nullptr;
 }
 
+Arguments ItemsAt(const Arguments& args, int32_t i) {
+  const TVMFFISeqCell& items = args.TupleAt(i);
+  return {args.function(), static_cast<const TVMFFIAny*>(items.data), static_cast<int32_t>(items.size)};
+}
+
 void* PlaceNumbers(Tensor* buffer, const int32_t* numbers, size_t size, Device device) {
   auto extent = static_cast<int64_t>(size);
   if (!buffer->defined() || !buffer->unique() || buffer->dl_tensor()->shape[0] != extent)

@@ -48,6 +48,9 @@ double FloatAt(const Arguments& args, int32_t i);
 // The function of an argument; null if it is something else and may be.
 PackedFunc FunctionAt(const Arguments& args, int32_t i, bool required = true);
 
+// The items of a tuple, as arguments.
+Arguments ItemsAt(const Arguments& args, int32_t i);
+
 // The arguments of a kernel.
 class Call {
  public:

@@ -30,10 +30,11 @@ STATE = {"add_sequence": "n", "remove_sequence": "n", "fork_sequence": "nnn", "p
 OF_CACHE = {"attention_with_fused_qkv": "nftt", "get_query_positions": "", "debug_get_kv": "nnntt", "empty": "",
             "enable_sliding_window_for_seq": "nnn", "get_num_available_pages": "",
             "get_total_sequence_length": ""}  # fmt: skip
+RECURRENT = {"get": "rnnt", "set": "rnnt", "debug_get": "rnnn", "create": "nnnkkl"}
 SAMPLING = {"sample_top_p_from_logits": "lppp", "sample_top_p_from_prob": "lpp", "multinomial_from_uniform": "ll",
             "apply_repetition_penalty": "lip", "apply_presence_and_frequency_penalty": "liipp",
             "apply_softmax_with_temperature": "lp"}  # fmt: skip
-PARAMETERS = [0.0, 0.3, 0.9, 1.0, 1, 2.0, 1e-7, -1.0, 1e300, float("inf"), float("nan")]
+PARAMETERS = [0.0, 0.3, 0.9, 1.0, 1, 2.0, 1e-7, -1.0, 1e30, float("inf"), float("nan")]
 WEIGHTS = {"clear": 0.05, "begin_forward": 4, "attention_with_fused_qkv": 4, "add_sequence": 2}
 
 
@@ -43,7 +44,8 @@ class Caller:
     def __init__(self, folder: Path, seed: str) -> None:
         self.random = random.Random(seed)
         self.vm = portcall.vm.create(portcall.load_module(folder / "language.so"))
-        self.functions = {f"kv_state_{name}": f"c{kinds}" for name, kinds in STATE.items()}
+        self.functions = {f"kv_state_{name}": f"a{kinds}" for name, kinds in STATE.items()}
+        self.functions |= {f"rnn_state_{name}": kinds for name, kinds in RECURRENT.items()}
         self.functions |= {f"attention_kv_cache_{name}": f"c{kinds}" for name, kinds in OF_CACHE.items()}
         self.functions |= SAMPLING
         self.names = list(self.functions)
@@ -51,9 +53,12 @@ class Caller:
         heads, keys, width = CONFIG["heads"], CONFIG["kv_heads"], CONFIG["head_dim"]
         shapes = [(n, h, width) for n in (1, 2, 5, 9) for h in (heads + 2 * keys, heads)]
         shapes += [(CONFIG["layers"], n, keys, width) for n in (1, 2, 5)] + [(1,), (0, heads, width)]
+        shapes += [(n, 3) for n in (1, 1, 2)]
         self.tensors = [portcall.tensor(np.ones(shape, "float32")) for shape in shapes]
         self.tensors += [portcall.tensor(np.ones((2, heads, width), kind)) for kind in ("float16", "int8", "float64")]
         self.caches = [self.made(windows) for windows in (0, 1)]
+        self.kernels = [[portcall.convert(kernel)] for kernel in (read, write)]
+        self.states = [self.recurrent()]
         self.create = get_global_func("vm.builtin.paged_attention_kv_cache_create")
         self.given: list[Any] = []
         portcall.register_func("vm.builtin.paged_attention_kv_cache_create", self.watched, override=True)
@@ -64,13 +69,18 @@ class Caller:
     def made(self, windows: int) -> Any:
         return self.vm["create_tir_paged_kv_cache"](*(Shape([size]) for size in (4, 100, 16, 16, windows)))
 
+    def recurrent(self) -> Any:
+        return get_global_func("vm.builtin.rnn_state_create")(
+            2, 4, 3, *self.kernels, [portcall.tensor(np.ones(3, "f4"))]
+        )
+
     def watched(self, *args: Any) -> Any:
         self.given = list(args)
         return self.create(*args)
 
     def value(self, kind: str) -> Any:
         if self.random.random() < 0.04:
-            kind = self.random.choice("nsftxclip")
+            kind = self.random.choice("nsftxclipark")
         if kind == "n":
             return self.random.choice(LIKELY if self.random.random() < 0.9 else NUMBERS)
         if kind == "s":
@@ -83,6 +93,12 @@ class Caller:
             return self.random.choice(PARAMETERS)
         if kind in "li":
             return self.row(kind)
+        if kind == "k":
+            return self.random.choice([*self.kernels, []])
+        if kind == "r":
+            return self.random.choice(self.states)
+        if kind == "a":
+            return self.random.choice([*self.caches, *self.states])
         return self.random.choice([None, "text", *self.caches]) if kind == "x" else self.random.choice(self.caches)
 
     def row(self, kind: str) -> portcall.Tensor:
@@ -92,7 +108,7 @@ class Caller:
         if kind == "i":
             values = [self.random.randrange(8) for _ in range(size)]
         if values and self.random.random() < 0.3:
-            wrong = [-1, 99, 1 << 30, -(1 << 31)] if kind == "i" else [0.0, -2000.0, *PARAMETERS]
+            wrong = [-1, 99, 1 << 30, -(1 << 31)] if kind == "i" else [0.0, -2000.0, 1e30, *PARAMETERS]
             values[self.random.randrange(size)] = self.random.choice(wrong)
         shape = self.random.choice([(size,), (1, size), (1, 1, size), (size, 1)])
         return portcall.tensor(np.array(values, "int32" if kind == "i" else "float32").reshape(shape))
@@ -111,7 +127,20 @@ class Caller:
         args = [self.value(kind) for kind in self.functions[name]]
         if self.random.random() < 0.02:
             args = args[:-1] if self.random.random() < 0.5 else [*args, self.value("x")]
-        get_global_func(f"vm.builtin.{name}")(*args)
+        if name == "rnn_state_create" and len(args) > 5 and self.random.random() < 0.9:
+            args[5] = [args[5]]
+        made = get_global_func(f"vm.builtin.{name}")(*args)
+        if name == "rnn_state_create" and self.random.random() < 0.1:
+            self.states = [made, self.recurrent()]
+
+
+def read(storage: Any, slots: Any, steps: Any, out: Any) -> None:
+    out.numpy()[...] = storage.numpy()[slots.numpy(), steps.numpy()]
+
+
+def write(storage: Any, slots: Any, steps: Any, given: Any) -> None:
+    values = storage.numpy()
+    values[slots.numpy(), (steps.numpy() + 1) % values.shape[1]] = given.numpy()
 
 
 def attempt(call: Callable[[], None]) -> str:

@@ -124,6 +124,7 @@ OFFERED = (
     "vm.builtin.sample_top_p_from_*",
     "vm.builtin.multinomial_from_uniform",
     "vm.builtin.apply_*",
+    "vm.builtin.rnn_state_debug_get",
     "relax.run.shape_to_tensor",
     "testing.*",
     "ffi.Array*",
