@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -95,3 +96,16 @@ def test_relax_names_what_is_missing_or_wrong() -> None:
             portcall.compile.relax(module, params=params, shapes={"x": shape}, runtime="graph")
     with pytest.raises(TypeError, match="IRModule"):
         portcall.compile.relax(b"", "native", runtime="graph")
+
+
+@pytest.mark.usefixtures("vm_pools")
+def test_relax_reads_weights_that_are_parameters_as_they_lie(tmp_path: Path) -> None:
+    module, params = perceptron()
+    path = portcall.compile.relax(module, runtime="vm").save(tmp_path / "perceptron.so")
+    info = portcall.vm.read_embedded(path)
+    assert info is not None
+    assert not [name for name in info.calls if "transpose" in name]
+    x, (first, bias, second, last) = random(3, 24), params.values()
+    found = portcall.vm.create(portcall.load_module(path))["forward"](x, first, bias, second, last).numpy()
+    powers = np.exp(np.maximum(x @ first.T + bias, 0) @ second.T + last)
+    assert largest_error(found, powers / powers.sum(axis=-1, keepdims=True)) <= TOLERANCE

@@ -47,6 +47,7 @@ def lower(module: Any, target: Target, labels: Labels | None = None) -> Any:
         *layout,
         relax.backend.DispatchSampling(),
         relax.backend.DispatchSortScan(),
+        transform.FuseTransposeMatmul(),
         transform.LegalizeOps({_TRANSPOSED.name: legalize}),
         transform.AnnotateTIROpPattern(),
         transform.FoldConstant(),

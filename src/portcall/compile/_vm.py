@@ -116,7 +116,9 @@ def _compile_executable(model: Any, target: str, options: Options) -> CompiledEx
     kernels: Mapping[str, int] = {}
     notes: Sequence[str] = ()
     if isinstance(model, tvm.IRModule):
-        name, module, inputs = "model", model, {}
+        name, inputs = "model", {}
+        # Before TVM's own passes, which transpose weights that are parameters at each call. It leaves functions behind.
+        module = relax.transform.DeadCodeElimination()(relax.transform.FuseTransposeMatmul()(model))
     else:
         with steps.step("read"):
             loaded = load(model)
