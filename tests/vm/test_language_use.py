@@ -113,6 +113,35 @@ def test_session_says_what_it_refuses_and_goes_on(session: rpc.Session, compiled
         one.feed([3])
 
 
+def test_token_of_a_session_is_posted_and_a_full_cache_stays_as_it_was(
+    session: rpc.Session, compiled: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = open_here(compiled), open_there(session, compiled)
+    with there.sequence() as one, here.sequence() as same:
+        while there.free_pages:
+            assert np.array_equal(one.feed(range(16)), same.feed(range(16)))
+        for each in (one, same):
+            each.pop(1)
+            each.feed([1])  # a batch of one token, of which the cache has the tables
+        with pytest.raises(RuntimeError, match="the cache is full"):
+            one.feed([2])  # what follows in its round trip does nothing
+        assert len(one) == len(same)
+        for each in (one, same):
+            each.pop(1)
+        kinds = set()
+        for name in ("call", "state"):
+            find = getattr(there._place, name)
+
+            def call(*args: Any, find: Callable[..., Any] = find) -> Any:
+                found = find(*args)
+                kinds.add(type(found))
+                return found
+
+            monkeypatch.setattr(there._place, name, call)
+        assert np.array_equal(one.feed([5]), same.feed([5]))
+        assert kinds == {portcall.Future}
+
+
 def test_batch_of_a_session_has_more_sequences_than_a_tensor_has_dimensions(
     session: rpc.Session, compiled: Path
 ) -> None:

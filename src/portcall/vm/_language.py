@@ -14,12 +14,12 @@ import operator
 import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import portcall
 from portcall import Device, Module, get_global_func, load_module
-from portcall.errors import ModelError
+from portcall.errors import ModelError, SessionBrokenError, SessionClosedError, SessionTimeoutError
 from portcall.vm import _weights
 from portcall.vm._machine import VirtualMachine, create
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     import numpy
 
 _CREATE = "create_tir_paged_kv_cache"
+_NOT_YET = object()
+_GONE = (SessionClosedError, SessionBrokenError, SessionTimeoutError)
 _MOST = 1 << 30  # the core's bound of sizes
 _NEEDED = (_CREATE, "embed", "prefill", "decode")
 
@@ -109,6 +111,7 @@ class _Place:
         self._machine = machine
         self._session = getattr(machine.device, "session", None)
         self._functions: dict[str, Any] = {}
+        self._called: dict[str, Any] = {}  # functions of the machine
 
     def function(self, name: str) -> Any:
         if name not in self._functions:
@@ -122,14 +125,21 @@ class _Place:
     def of_cache(self, name: str, *args: Any) -> Any:
         return self.function(f"vm.builtin.attention_kv_cache_{name}")(*args)
 
-    def shape(self, extents: Sequence[int]) -> Any:
-        return self._machine._values.given(portcall.Shape(extents), "")
+    def posting(self) -> AbstractContextManager[None]:
+        """In a session, calls inside of the block do not wait for each other: all are one round trip."""
+        return self._session.pipeline() if self._session else nullcontext()
+
+    def shape(self, extents: Sequence[int], after: Any = None) -> Any:
+        """Make a shape. If the posted call `after` failed, so does this one, and all that uses the shape."""
+        return self._machine._values.shape(extents, after)
 
     def tensor(self, array: Any) -> Any:
         return portcall.tensor(array, device=self._machine.device)
 
     def call(self, name: str, *args: Any) -> Any:
-        return self._machine.module[name](*args)
+        if name not in self._called:
+            self._called[name] = self._machine.module[name]
+        return self._called[name](*args)
 
     def first(self, pair: Any) -> Any:
         """Return the first item of a tuple that a function of the machine returned."""
@@ -225,6 +235,7 @@ class LanguageModel:
         self._place, self._params, self._cache, self._chunk = place, params, cache, chunk
         self._numbers = itertools.count()
         self._lock = threading.RLock()
+        self._width = 0  # of an embedded token
 
     @property
     def free_pages(self) -> int:
@@ -281,31 +292,49 @@ class LanguageModel:
         self, name: str, sequences: Sequence[TokenSequence], count: int, ids: list[int]
     ) -> numpy.ndarray[Any, Any]:
         """Give ``count`` tokens to each sequence; an error or Ctrl-C leaves all of them as they were."""
-        p = self._place
+        p, begun = self._place, _NOT_YET
         with self._lock:
             numbers = [sequence._open() for sequence in sequences]
-            p.state("begin_forward", self._cache, p.shape(numbers), p.shape([count] * len(numbers)))
             try:
-                found = self._computed(name, ids)
+                with p.posting():
+                    begun = p.state("begin_forward", self._cache, p.shape(numbers), p.shape([count] * len(numbers)))
+                    found = self._computed(name, ids, begun)
             except BaseException:
-                for sequence in sequences:
-                    sequence._take_back(count)
+                if begun is not _NOT_YET and not _refused(begun):
+                    for sequence in sequences:
+                        sequence._take_back(count)
                 raise
             for sequence in sequences:
                 sequence._length += count
         return found
 
-    def _computed(self, name: str, ids: list[int]) -> numpy.ndarray[Any, Any]:
+    def _computed(self, name: str, ids: list[int], begun: Any) -> numpy.ndarray[Any, Any]:
         import numpy
 
         p = self._place
         x = p.call("embed", p.tensor(numpy.array(ids, "int32")), self._params)
+        if not self._width:
+            self._width = int(_now(x).shape[-1])
         rows = (len(ids), 1) if name == "batch_decode" else (1, len(ids))
-        x = p.function("vm.builtin.reshape")(x, p.shape([*rows, int(x.shape[-1])]))
+        x = p.function("vm.builtin.reshape")(x, p.shape([*rows, self._width], begun))
         logits = p.first(p.call(name, x, self._cache, self._params))
         p.state("end_forward", self._cache)
-        found: numpy.ndarray[Any, Any] = logits.numpy()
+        found: numpy.ndarray[Any, Any] = _now(logits).numpy()
         return found.reshape(-1, found.shape[-1])
+
+
+def _now(value: Any) -> Any:
+    """Return what a posted call returns; what was not posted is there."""
+    return value.result() if isinstance(value, portcall.Future) else value
+
+
+def _refused(begun: Any) -> bool:
+    """Say whether the cache did not begin a batch; not so where the session is gone, and with it all sequences."""
+    try:
+        _now(begun)
+    except Exception as error:
+        return not isinstance(error, _GONE)
+    return False
 
 
 class TokenSequence:

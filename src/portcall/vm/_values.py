@@ -28,6 +28,10 @@ class Values(Protocol):
         """Return an argument as the machine takes it."""
         ...
 
+    def shape(self, extents: Any, after: Any = None) -> Any:
+        """Return a shape as the machine takes it; `after` is a posted call that returns nothing, and comes first."""
+        ...
+
 
 def is_array(value: Any) -> bool:
     return hasattr(value, "__dlpack__") or hasattr(value, "__array_interface__")
@@ -73,6 +77,9 @@ class LocalValues:
         # The core copies tensors that lie elsewhere, or not as kernels need them.
         return converted(value, type_text, _as_tensor, Shape, tuple)
 
+    def shape(self, extents: Any, after: Any = None) -> Any:
+        return Shape(extents)
+
     def call(self, function: PackedFunc, machine: Module, name: str, arguments: list[Any]) -> Any:
         return self._taken(function(*arguments))
 
@@ -97,18 +104,19 @@ class RemoteValues:
     def __init__(self, session: Any, device: Any) -> None:
         self._session = session
         self._device = device
+        self._functions: dict[str, Any] = {}
         self._lock = threading.Lock()  # what is set and read belongs to the machine
 
     def given(self, value: Any, type_text: str) -> Any:
-        return converted(value, type_text, self._tensor, self._shape, self._tuple)
+        return converted(value, type_text, self._tensor, self.shape, self._tuple)
 
     def _tensor(self, value: Any) -> Any:
         remote = getattr(value, "type_key", "") == _REMOTE_TENSOR
         return value if remote else self._session.tensor(value, self._device)
 
-    def _shape(self, extents: Any) -> Any:
+    def shape(self, extents: Any, after: Any = None) -> Any:
         numbers = [number for extent in extents for number in (0, int(extent))]  # 0: a number, no variable
-        return self._function("vm.builtin.make_shape")(None, len(numbers) // 2, *numbers)
+        return self._function("vm.builtin.make_shape")(after, len(numbers) // 2, *numbers)
 
     def _tuple(self, items: list[Any]) -> Any:
         return self._function("vm.builtin.make_tuple")(*items)
@@ -146,4 +154,6 @@ class RemoteValues:
         return Shape(extents.numpy().tolist())
 
     def _function(self, name: str) -> Any:
-        return self._session.get_function(name)
+        if name not in self._functions:  # each look-up is a round trip
+            self._functions[name] = self._session.get_function(name)
+        return self._functions[name]
