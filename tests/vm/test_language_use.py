@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import tracemalloc
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -20,9 +21,9 @@ from portcall import rpc
 from portcall.bench import format_size
 from portcall.cli import cli
 from portcall.errors import ModelError, SessionClosedError
-from portcall.vm import LanguageModel, TokenSequence, language
+from portcall.vm import LanguageModel, TokenSequence, _weights, language
 from rpc.serving import serving
-from vm.language_model import CONFIG
+from vm.language_model import CONFIG, write_shards
 from vm.test_cli import run
 
 pytestmark = pytest.mark.peers
@@ -321,6 +322,38 @@ def test_halves_of_float32_and_the_older_list_are_read(compiled: Path, tmp_path:
         a, b = one.feed([1, 2, 3]), other.feed([1, 2, 3])
     assert not np.array_equal(a, b)
     assert np.allclose(a, b, atol=0.1)
+
+
+def test_weights_are_used_where_they_are_mapped_and_halves_widened_in_place(tmp_path: Path) -> None:
+    size = 1 << 18
+    values = np.arange(2 * size, dtype=np.float32)
+    write_shards(tmp_path, {"one": values[:size], "two": values[size:], "odd": values[:5], "last": values[:3]}, 1 << 30)
+    listed = json.loads((tmp_path / "tensor-cache.json").read_text())
+    tensors = {weight.name: weight.tensor() for weight in _weights.read(tmp_path)}
+    maps = [line.split() for line in Path("/proc/self/maps").read_text().splitlines() if str(tmp_path) in line]
+    ranges = [[int(end, 16) for end in line[0].split("-")] for line in maps]
+
+    def is_mapped(name: str) -> bool:
+        address = tensors[name].numpy().ctypes.data
+        return any(low <= address < high for low, high in ranges)
+
+    assert [is_mapped(name) for name in tensors] == [True, True, True, False]  # the last begins at no multiple of 64
+    assert np.array_equal(tensors["last"].numpy(), values[:3])
+    tensors["one"].numpy()[0] = 5  # in this process alone
+    assert (tmp_path / "params_shard_0.bin").read_bytes()[:4] == bytes(4)
+    upper = (values[:size].view("uint32") >> 16).astype("uint16")
+    record = listed["records"][0]["records"][0] | {"format": "f32-to-bf16", "nbytes": upper.nbytes}
+    (tmp_path / "params_shard_0.bin").write_bytes(upper.tobytes())
+    listed["records"] = [listed["records"][0] | {"nbytes": upper.nbytes, "records": [record]}]
+    (tmp_path / "tensor-cache.json").write_text(json.dumps(listed))
+    (halves,) = _weights.read(tmp_path)
+    tracemalloc.start()
+    try:
+        found = halves.tensor()
+        assert tracemalloc.get_traced_memory()[1] < upper.nbytes // 4
+    finally:
+        tracemalloc.stop()
+    assert np.array_equal(found.numpy().view("uint32"), upper.astype("uint32") << 16)
 
 
 def test_folder_without_weights_is_not_found(compiled: Path, tmp_path: Path) -> None:

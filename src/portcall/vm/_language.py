@@ -136,6 +136,12 @@ class _Place:
     def tensor(self, array: Any) -> Any:
         return portcall.tensor(array, device=self._machine.device)
 
+    def weight(self, weight: _weights.Weight) -> Any:
+        device = self._machine.device
+        if self._session or device.device_type != portcall.cpu().device_type:
+            return self.tensor(weight.array())
+        return weight.tensor()
+
     def call(self, name: str, *args: Any) -> Any:
         if name not in self._called:
             self._called[name] = self._machine.module[name]
@@ -197,11 +203,12 @@ def _load(machine: VirtualMachine, place: _Place, folder: str | os.PathLike[str]
     listed = machine.signature("embed").parameters[1:]
     expected = listed[0].items if listed else ()
     found: dict[str, Any] = {}
-    for name, array in _weights.read(folder):
-        if name in found:
-            raise ModelError(f"{os.fspath(folder)}: there are two weights '{name}'")
-        if not names or name in names:
-            found[name] = place.tensor(array)
+    with place.posting():
+        for weight in _weights.read(folder):
+            if weight.name in found:
+                raise ModelError(f"{os.fspath(folder)}: there are two weights '{weight.name}'")
+            if not names or weight.name in names:
+                found[weight.name] = place.weight(weight)
     names = names or list(found)
     absent = [name for name in names if name not in found]
     if absent or (expected and len(names) != len(expected)):

@@ -12,6 +12,7 @@ import json
 import math
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,58 @@ from portcall.errors import ModelError
 LISTS = ("tensor-cache.json", "ndarray-cache.json")
 MOST_BYTES = 64 << 20  # of a list; those of the largest models have less than one million
 MOST_EXTENTS = 32
+_ALIGNED = 64  # bytes, which compiled code relies on
 
 
-def read(folder: str | os.PathLike[str]) -> Iterator[tuple[str, Any]]:
-    """Yield the names and arrays of the weights in a folder, in the order of its list.
+@dataclass(frozen=True)
+class Weight:
+    """A weight in a file.
 
-    Arrays of the kind ``raw`` are read-only views of the mapped file, which the system reads when they are used.
+    Attributes:
+        part: its bytes, of a private mapping of the file, which the system reads when they are used.
+        dtype: of the elements in the model.
+        halves: the bytes are the upper halves of float32.
+    """
+
+    name: str
+    shape: list[int]
+    dtype: portcall.DataType
+    part: Any
+    halves: bool
+
+    def array(self) -> Any:
+        """Return it as an array, over the mapping where that has the elements as they are."""
+        import numpy
+
+        if not self.halves:
+            return numpy.frombuffer(self.part, self.dtype.numpy()).reshape(self.shape)
+        found = numpy.empty(self.shape, numpy.float32)
+        self._widen(found)
+        return found
+
+    def tensor(self) -> Any:
+        """Return it as a tensor of this process: over the mapping where kernels can use that, else a copy."""
+        array = None if self.halves else self.array()
+        if array is not None and array.size and array.ctypes.data % _ALIGNED == 0 and hasattr(array, "__dlpack__"):
+            try:
+                return portcall.from_dlpack(array)
+            except (BufferError, TypeError):  # a type that NumPy does not have itself
+                return portcall.tensor(array)
+        if array is not None:
+            return portcall.tensor(array)
+        made = portcall.empty(self.shape, "float32")
+        self._widen(made.numpy())
+        return made
+
+    def _widen(self, out: Any) -> None:
+        """Write float32 of the halves, without memory of its own."""
+        numbers = out.view("uint32")
+        numbers[...] = self.part.view("uint16").reshape(self.shape)
+        numbers <<= 16
+
+
+def read(folder: str | os.PathLike[str]) -> Iterator[Weight]:
+    """Yield the weights in a folder, in the order of its list.
 
     Raises:
         FileNotFoundError: the folder has no list.
@@ -68,7 +115,7 @@ def _record(r: Any) -> tuple[str, list[int], str, str, int, int]:
 
 def _shard(
     listed: Path, name: Any, form: str, nbytes: int, records: list[tuple[str, list[int], str, str, int, int]]
-) -> Iterator[tuple[str, Any]]:
+) -> Iterator[Weight]:
     import numpy
 
     if not isinstance(name, str) or Path(name).name != name or name == ".." or not name.isprintable():
@@ -83,22 +130,19 @@ def _shard(
         found = "it is missing" if size is None else f"it has {size:,} bytes"
         raise ModelError(f"{path}: a shard of {nbytes:,} bytes, but {found}: was it copied to the end?")
     _check_places(path, nbytes, records)
-    whole = numpy.memmap(path, numpy.uint8, "r") if nbytes else numpy.empty(0, numpy.uint8)
+    whole = numpy.memmap(path, numpy.uint8, "c") if nbytes else numpy.empty(0, numpy.uint8)
     for key, shape, dtype, kind, count, offset in records:
         part = whole[offset : offset + count]
         halves = kind == "f32-to-bf16" and dtype == "float32"
         try:
-            element = portcall.dtype("uint16" if halves else dtype).numpy()
+            element = portcall.dtype(dtype)
+            size = 2 if halves else element.numpy().itemsize
         except (ValueError, TypeError) as error:
             raise ModelError(f"{listed}: '{key}' has the data type {dtype!r}: {error}") from None
-        fits = len(shape) <= MOST_EXTENTS and math.prod(shape) * element.itemsize == count
+        fits = len(shape) <= MOST_EXTENTS and math.prod(shape) * size == count
         if not fits or kind not in ("raw", "f32-to-bf16"):
             raise ModelError(f"{listed}: '{key}' is {dtype}{shape} in the format '{kind}', but has {count} bytes")
-        if halves:
-            part = (part.view(element).astype(numpy.uint32) << 16).view(numpy.float32)
-            yield key, part.reshape(shape)
-        else:
-            yield key, numpy.frombuffer(part, element).reshape(shape)
+        yield Weight(key, shape, element, part, halves)
 
 
 def _check_places(path: Path, nbytes: int, records: list[tuple[str, list[int], str, str, int, int]]) -> None:
