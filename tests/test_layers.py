@@ -76,7 +76,7 @@ HOUSE = [
         "_ml",
         "_checks",
         "_model",
-        "_labels _limits",
+        "_labels _legal _limits",
         "_signals",
         "_reading _tiles _constants _resize _operators _contrib _heights _borders _subpixels _importer",
         "_simplify _dynamic",

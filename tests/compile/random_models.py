@@ -650,7 +650,11 @@ def main() -> int:
     if options.here:
         warnings.simplefilter("ignore")
         for seed in range(options.first, options.first + options.count):
-            print(seed, judge(model_of(seed), seed).replace("\n", " "), sep="\t", flush=True)
+            try:
+                verdict = judge(model_of(seed), seed)
+            except shape_inference.InferenceError as error:  # two shapes that were inferred node by node contradict
+                verdict = f"unknown: not generated: {error}"
+            print(seed, verdict.replace("\n", " "), sep="\t", flush=True)
         return 0
     record: dict[str, Any] = {"models": 0, "counts": {}, "wrong": {}, "refused": {}}
     if options.record is not None and options.record.exists():

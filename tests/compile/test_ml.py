@@ -99,8 +99,10 @@ def test_support_vectors(kernel: str) -> None:
         words = {**common, "vectors_per_class": counts, "coefficients": random(7 * (len(counts) - 1)),
                  "rho": random(pairs), "classlabels_ints": [4, 2, 7][: len(counts)]}  # fmt: skip
         compare([op("SVMClassifier", results=results, **words)], {"x": X}, results)
+    coupled = {"prob_a": [-1.2, -0.8, -2.0], "prob_b": [0.1, -0.2, 0.3]}
+    compare([op("SVMClassifier", results=results, **coupled, **words)], {"x": X}, results, atol=5e-3)
     words |= {"vectors_per_class": [4, 3], "coefficients": random(7), "rho": [0.1], "classlabels_ints": [4, 2]}
-    compare([op("SVMClassifier", results=results, prob_a=[-1.2], prob_b=[0.1], **words)], {"x": X}, results, atol=5e-3)
+    compare([op("SVMClassifier", results=results, prob_a=[-1.2], prob_b=[1.1], **words)], {"x": X}, results, atol=5e-3)
 
 
 def forest(trees: int, depth: int, mode: str, targets: int, weights: str = "floats", **words: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 
 import portcall
 from compile import node_tests, sweep
@@ -64,6 +64,24 @@ def test_operators_alone_have_a_rule(op: str, attributes: dict[str, Any], shapes
 def test_a_value_that_is_put_beside_itself_has_a_rule() -> None:
     model = make([helper.make_node("Concat", ["x", "x"], ["y"], axis=-1)], {"x": [2, 5]}, ["y"])
     assert portcall.compile.onnx(model).kernels == {"element-wise": 1}
+
+
+def test_quotients_beside_others_by_nothing_and_numbers_that_are_no_int32() -> None:
+    nodes = [
+        helper.make_node("Sub", ["a", "b"], ["s"]), helper.make_node("Div", ["x", "s"], ["d"]),
+        helper.make_node("Concat", ["x", "d"], ["y"], axis=1), helper.make_node("Div", ["x", "zero"], ["q"]),
+        helper.make_node("Cast", ["b"], ["i"], to=TensorProto.INT32),
+    ]  # fmt: skip
+    shapes = {"x": [1, 5], "a": [1, 5], "b": [1, 5]}
+    model = make(nodes, shapes, ["y", "q", "i"], {"zero": np.array(0, "float32")})
+    x, a, b = (np.array([row], "float32") for row in (
+        [1, -2, 0, 4, 5], [3, 1, 2, 9, 4], [-1.9, 2.9, np.nan, 3e9, -np.inf]))  # fmt: skip
+    made = portcall.compile.onnx(model, check=False)
+    y, q, i = outputs(made, {"x": x, "a": a, "b": b})
+    with np.errstate(all="ignore"):
+        np.testing.assert_allclose(y, np.concatenate([x, x / (a - b)], 1), rtol=1e-6)
+        np.testing.assert_array_equal(q, x / np.float32(0))
+    assert i.tolist() == [[-1, 2, *[-(2**31)] * 3]]  # as onnxruntime on x86
 
 
 # What the importer, LLVM's vectorizer or the machine's shifts had wrong, or what the importer has not; values

@@ -21,6 +21,7 @@ _BINARY: dict[str, Callable[[Array, Array], Array]] = {
     "relax.subtract": np.subtract,
     "relax.multiply": np.multiply,
     "relax.divide": np.divide,
+    "relax.less": np.less,
 }
 _UNARY: dict[str, Callable[[Array], Array]] = {
     "relax.sqrt": np.sqrt,
@@ -70,12 +71,29 @@ def _fold(call: Any) -> Array | None:
         if prod(shape) * first.itemsize > max(_MOST_MADE, first.nbytes):
             return None
         return first.reshape(shape) if name == "relax.reshape" else np.broadcast_to(first, shape)
+    if name == "relax.strided_slice":
+        return _sliced(call, first)
     if name == "relax.expand_dims":
         return np.expand_dims(first, tuple(int(axis) for axis in call.attrs.axis))
     if name == "relax.squeeze":
         axes = call.attrs.axis
         return np.squeeze(first, None if axes is None else tuple(int(axis) for axis in axes))
     return None
+
+
+def _sliced(call: Any, first: Array) -> Array | None:
+    """Return a part of a constant; None unless it starts within it and its numbers are known."""
+    fields = [list(part.fields) if isinstance(part, relax.Tuple) else [None] for part in call.args[1:]]
+    if not all(isinstance(each, tirx.IntImm) for field in fields for each in field):
+        return None
+    numbers = [[int(each.value) for each in field if each is not None] for field in fields]
+    axes, begin, end, strides = [*numbers, [1] * len(numbers[0])][:4]
+    slices = [slice(None)] * first.ndim
+    for axis, b, e, step in zip(axes, begin, end, strides, strict=True):
+        if not (0 <= b <= e and step > 0):
+            return None
+        slices[axis] = slice(b, e, step)
+    return first[tuple(slices)]
 
 
 def _value(e: Any) -> Array | None:
@@ -89,7 +107,10 @@ class _Folder(PyExprMutator):  # type: ignore[misc]
     def visit_call_(self, call: Any) -> Any:
         call = self.visit_expr_post_order(call)
         found = _fold(call) if isinstance(call.op, tvm.ir.Op) else None
-        return call if found is None else relax.const(np.ascontiguousarray(found), str(found.dtype))
+        if found is None:
+            return call
+        array = np.ascontiguousarray(found).reshape(np.shape(found))  # ascontiguousarray makes a row of a number
+        return relax.const(array, str(array.dtype))
 
     def visit_var_binding_(self, binding: Any) -> None:
         value = self.visit_expr(binding.value)

@@ -131,7 +131,7 @@ class _Kernel:
         variable = tirx.Var("last", "int32")
 
         def load(buffer: Buffer, at: list[Index]) -> Expr | None:
-            return tirx.const(1, buffer.dtype) if self.reading.is_input(buffer) else None
+            return tirx.Var("loaded", buffer.dtype) if self.reading.is_input(buffer) else None
 
         def decide(condition: Expr) -> bool | None:
             found.update(_boundaries(condition, variable, last))

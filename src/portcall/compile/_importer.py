@@ -158,6 +158,8 @@ def _divisible(bb: Any, inputs: list[Any]) -> list[Any]:
     x, divisor = inputs[:2]
     dtype = str(divisor.ty.dtype)
     known = divisor.value.numpy() if is_constant(divisor) else None
+    if dtype.startswith("float") and known is not None and known.size == 1 and not known.any() and len(x.ty.shape):
+        return [x, relax.const(known.reshape(1), dtype), *inputs[2:]]  # TVM refuses a number that is 0
     if not dtype.startswith(("int", "uint")) or (known is not None and not np.isin(known, (0, -1)).any()):
         return inputs
     one = relax.const(1, dtype)
@@ -296,8 +298,17 @@ def _bound(given: list[Any], attribute: Any) -> Array | None:
 
 
 def _cast(bb: Any, inputs: list[Any], attrs: dict[str, Any]) -> Expr | None:
-    """Return floats between two constants as integers; TVM's importer looks for NaN and for what does not fit."""
+    """Return floats between two constants as integers; TVM's importer looks for NaN and for what does not fit.
+
+    For int32 it computes in 64 bits, for which most processors have no vectors. Here what does not fit, and NaN, become
+    the least number, as the instruction of x86 says, and so onnxruntime.
+    """
     dtype = helper.tensor_dtype_to_np_dtype(attrs["to"])
+    given = str(getattr(inputs[0].ty, "dtype", "")) if isinstance(inputs[0], relax.Expr) else ""
+    if dtype == "int32" and given in ("float32", "float64") and not is_constant(inputs[0]):
+        limit = [relax.const(np.asarray(sign * 2.0**31, given), given) for sign in (1, -1)]
+        fits = bb.emit(relax.op.less(bb.emit(relax.op.abs(inputs[0])), limit[0]))
+        return relax.op.astype(bb.emit(relax.op.where(fits, inputs[0], limit[1])), "int32")
     if dtype.kind not in "iu" or dtype.itemsize > 2:
         return None
     value, bounds = inputs[0], {}

@@ -13,6 +13,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from portcall.compile._constants import FoldWithNumPy
 from portcall.compile._labels import Labels
+from portcall.compile._legal import LegalizeOps, is_fixed
 from portcall.compile._products import is_product
 from portcall.compile._program import is_constant
 from portcall.compile._target import Target
@@ -48,7 +49,7 @@ def lower(module: Any, target: Target, labels: Labels | None = None) -> Any:
         relax.backend.DispatchSampling(),
         relax.backend.DispatchSortScan(),
         transform.FuseTransposeMatmul(),
-        transform.LegalizeOps({_TRANSPOSED.name: legalize}),
+        LegalizeOps({_TRANSPOSED.name: legalize}),
         transform.AnnotateTIROpPattern(),
         transform.FoldConstant(),
         KeepApart(),
@@ -104,7 +105,7 @@ def ConvertLayout() -> Any:
 def _parts(function: Any) -> list[tuple[bool, list[Any]]]:
     """Return the bindings of a function in rows, and whether there are convolutions in or near each."""
     bindings = [binding for block in function.body.blocks for binding in block.bindings]
-    if len(function.body.blocks) != 1 or not all(map(_is_fixed, [*function.params, *(b.var for b in bindings)])):
+    if len(function.body.blocks) != 1 or not all(map(is_fixed, [*function.params, *(b.var for b in bindings)])):
         return [(True, bindings)]  # what an extent is may be said in another part
     places = [place for place, binding in enumerate(bindings) if _is_convolution(binding.value)]
     parts, done = [], 0
@@ -271,16 +272,6 @@ def _size(e: Any) -> int:
 
 def _is_convolution(e: Any) -> bool:
     return isinstance(e, relax.Call) and e.op in (_CONVOLUTION, _TRANSPOSED)
-
-
-def _is_fixed(e: Any) -> bool:
-    """Tell whether all extents of a value are numbers."""
-    types = list(e.ty.fields) if isinstance(e.ty, relax.TupleType) else [e.ty]
-    shapes = [getattr(each, "shape", None) for each in types]
-    return all(
-        isinstance(shape, relax.ShapeExpr) and all(isinstance(extent, tirx.IntImm) for extent in shape)
-        for shape in shapes
-    )
 
 
 def _has_convolution(module: Any) -> bool:

@@ -6,7 +6,7 @@ Where the specification leaves something open, they mean what onnxruntime comput
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ Array = Any
 Model = Any
 _OPSET = 13  # of a model that has operators of other domains only
 _NAN_IS_A_KEY = 4  # the version since which it is
+_MOST_COUPLED = 32  # classes of support vectors that have probabilities
 _TINY = 1e-7  # what SOFTMAX_ZERO takes for zero
 
 
@@ -368,16 +369,6 @@ def _svm_classifier(n: Nodes) -> None:
         matrix[one, pair], matrix[other, pair] = weights[j - 1, one], weights[i, other]
     sums = n.add("MatMul", _kernel(n, _numbers(n, "support_vectors", count, -1)), n.stored(matrix))
     sums = n.add("Add", sums, n.stored(rho))
-    if n.attribute("prob_a"):
-        if classes != 2:
-            raise ValueError("probabilities of more than two classes are not supported")
-        a, b = _numbers(n, "prob_a"), _numbers(n, "prob_b")
-        first = n.add("Sigmoid", n.add("Neg", n.add("Add", n.add("Mul", sums, n.stored(a)), n.stored(b))))
-        first = n.add("Clip", first, n.stored(_TINY), n.stored(1 - _TINY))
-        scores = n.add("Concat", first, n.add("Sub", n.stored(1), first), axis=1)
-        choose_label(n, scores, labels)
-        n.add("Identity", transformed(n, kind, scores), out=n.output(1))
-        return
     votes = np.zeros((2, len(pairs), classes), "float32")
     for pair, (i, j) in enumerate(pairs):
         votes[0, pair, i] = votes[1, pair, j] = 1
@@ -385,11 +376,55 @@ def _svm_classifier(n: Nodes) -> None:
     of_won = n.add("MatMul", won, n.stored(votes[0]))
     of_lost = n.add("MatMul", n.add("Sub", n.stored(1), won), n.stored(votes[1]))
     choose_label(n, n.add("Add", of_won, of_lost), labels)
-    n.add("Identity", _pair_scores(n, sums, len(pairs), kind), out=n.output(1))
+    if n.attribute("prob_a"):
+        made = transformed(n, kind, _probabilities(n, sums, pairs, classes))
+    else:
+        made = both_scores(n, sums, True, kind) if classes == 2 else transformed(n, kind, sums)
+    n.add("Identity", made, out=n.output(1))
 
 
-def _pair_scores(n: Nodes, sums: str, pairs: int, kind: str) -> str:
-    return both_scores(n, sums, True, kind) if pairs == 1 else transformed(n, kind, sums)
+def _probabilities(n: Nodes, sums: str, pairs: Sequence[tuple[int, int]], classes: int) -> str:
+    if classes > _MOST_COUPLED:
+        raise ValueError(f"probabilities of {classes} classes: more than {_MOST_COUPLED} are not supported")
+    a, b = _numbers(n, "prob_a"), _numbers(n, "prob_b")
+    first = n.add("Sigmoid", n.add("Neg", n.add("Add", n.add("Mul", sums, n.stored(a)), n.stored(b))))
+    first = n.add("Clip", first, n.stored(_TINY), n.stored(1 - _TINY))
+    if classes == 2:
+        return n.add("Concat", first, n.add("Sub", n.stored(1), first), axis=1)
+    return _coupled(n, first, pairs, classes)
+
+
+def _coupled(n: Nodes, first: str, pairs: Sequence[tuple[int, int]], classes: int) -> str:
+    """Return the probability of each class, of those that the first one of each pair has: [rows, classes].
+
+    The second method of T.-F. Wu, C.-J. Lin and R. C. Weng, "Probability Estimates for Multi-class Classification by
+    Pairwise Coupling" (2004), as in libsvm: with r[i, j] the probability of i where it is i or j, the results p sum up
+    to 1, and to the least of (r[j, i] p[i] - r[i, j] p[j])**2 over all pairs. With Q the matrix of that, (Q + ee')p is
+    a multiple of e, and is solved by elimination; it is positive definite, and so needs no order of pivots. libsvm and
+    onnxruntime iterate instead, and stop when they are within 0.005 of it.
+    """
+    turned, base = np.zeros((len(pairs), classes, classes), "float32"), np.zeros((classes, classes), "float32")
+    for pair, (i, j) in enumerate(pairs):
+        turned[pair, i, j], turned[pair, j, i], base[j, i] = 1, -1, 1
+    r = n.add("Add", n.add("MatMul", first, n.stored(turned.reshape(len(pairs), -1))), n.stored(base.reshape(-1)))
+    r = n.add("Reshape", r, n.stored([-1, classes, classes], "int64"))
+    squares = n.reduced("ReduceSum", n.add("Mul", r, r), [1], keepdims=1)
+    m = n.add(
+        "Sub", n.add("Mul", squares, n.stored(np.eye(classes))), n.add("Mul", r, n.add("Transpose", r, perm=[0, 2, 1]))
+    )
+    m = n.add("Add", m, n.stored(1))
+    m = n.add("Pad", m, n.stored([0, 0, 0, 0, 0, 1], "int64"), n.stored(1))  # the right side, e
+    for _ in range(classes):  # the row in front goes to the end, its column goes
+        row, rest = _part(n, m, 1, 0, 1), _part(n, m, 1, 1, classes)
+        row = n.add("Div", _part(n, row, 2, 1, classes + 1), _part(n, row, 2, 0, 1))
+        factor = n.add("Mul", _part(n, rest, 2, 0, 1), row)
+        m = n.add("Concat", n.add("Sub", _part(n, rest, 2, 1, classes + 1), factor), row, axis=1)
+    m = n.add("Div", m, n.reduced("ReduceSum", m, [1], keepdims=1))
+    return n.add("Reshape", m, n.stored([-1, classes], "int64"))
+
+
+def _part(n: Nodes, name: str, axis: int, start: int, end: int) -> str:
+    return n.add("Slice", name, *(n.stored([k], "int64") for k in (start, end, axis)))
 
 
 # ---- Trees -----------------------------------------------------------------------------------------------------------
