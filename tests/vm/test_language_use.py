@@ -17,6 +17,8 @@ import pytest
 from click.testing import CliRunner
 
 import portcall
+from farm.boards import board, client
+from farm.running import running_farm
 from portcall import rpc
 from portcall.bench import format_size
 from portcall.cli import cli
@@ -356,6 +358,13 @@ def test_weights_are_used_where_they_are_mapped_and_halves_widened_in_place(tmp_
     assert np.array_equal(found.numpy().view("uint32"), upper.astype("uint32") << 16)
 
 
+def test_device_may_be_a_name(compiled: Path) -> None:
+    model = language(compiled / "language.so", compiled / "weights", "cpu", tokens=64, chunk=16)
+    assert model.machine.device == portcall.cpu()
+    with pytest.raises(ValueError, match="'tpu'"):
+        language(compiled / "language.so", compiled / "weights", "tpu")
+
+
 def test_folder_without_weights_is_not_found(compiled: Path, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"tensor-cache\.json"):
         language(compiled / "language.so", tmp_path)
@@ -381,9 +390,21 @@ def test_commands_inspect_and_bench_know_language_models(compiled: Path, port: i
     nbytes = sum(each["nbytes"] for each in executable["constants"] if each["type"] == "tensor")
     shown = CliRunner().invoke(cli, ["inspect", str(compiled / "language.so")]).output
     assert f"tensors with {format_size(nbytes)}\n" in shown
+    assert "packed_params: tuple of 15)" in shown
     words = ("bench", compiled / "language.so", "--weights", compiled / "weights", "--tokens", "3", "--repeat", "2")
     for where in ((), ("--rpc", f"127.0.0.1:{port}", "--key", "k")):
         timed: Any = run(*words, *where)
         assert len(timed["prefill"]) == len(timed["decode"]) == 2
         assert timed["decode_tokens_per_s"] > 0
     assert CliRunner().invoke(cli, [*map(str, words), "--profile"]).exit_code == 2
+
+
+def test_board_of_a_farm_generates_what_this_machine_does(compiled: Path) -> None:
+    here = open_here(compiled)
+    with running_farm() as farm, board(farm, "b1", "k"), client(farm) as lab:
+        with lab.lease("k") as lease, lease.session() as session:
+            there = open_there(session, compiled)
+            assert list(there.generate([1, 2, 3], 5)) == list(here.generate([1, 2, 3], 5))
+        words = ("bench", compiled / "language.so", "--weights", compiled / "weights", "--tokens", "3", "--repeat", "2")
+        timed: Any = run(*words, "--farm", f"{farm.host}:{farm.port}", "--key", "k")
+        assert len(timed["decode"]) == 2

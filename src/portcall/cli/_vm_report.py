@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 from portcall.bench import format_size
@@ -12,7 +12,9 @@ from portcall.cli._output import counted, listed, print_facts, print_line
 
 if TYPE_CHECKING:
     from portcall.inspect import LibraryReport
-    from portcall.vm import CacheInfo, ExecutableInfo
+    from portcall.vm import CacheInfo, ExecutableInfo, Signature
+
+MOST_ITEMS = 4  # of a tuple whose types are shown
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,11 @@ class ExecutableReport:
         called = [f for f in info.functions if f.kind != "packed"]
         kinds = sorted({f.kind for f in called})
         yield "executable", f"of TVM's Relax VM, {' and '.join(kinds) or 'without functions'}"
-        yield "functions", listed([str(each) for each in info.signatures.values()], everything) or "none"
+        yield (
+            "functions",
+            listed([str(each) if everything else in_short(each) for each in info.signatures.values()], everything)
+            or "none",
+        )
         count = sum(f.instructions for f in called)
         yield "instructions", f"{count:,}{'' if everything or not count else ' (--all lists them)'}"
         yield "kernels", listed(self.kernels if everything else counted(self.kernels), everything) or "none"
@@ -82,6 +88,15 @@ class ExecutableReport:
             **({"cache": {**asdict(cache), "bytes_per_token": cache.bytes_per_token}} if (cache := self.cache) else {}),
             "listing": info.listing,
         }
+
+
+def in_short(signature: Signature) -> str:
+    """Return a signature as text, in which a tuple of many, such as a model's weights, is their number."""
+    parameters = [
+        replace(each, type=f"tuple of {len(each.items)}") if len(each.items) > MOST_ITEMS else each
+        for each in signature.parameters
+    ]
+    return str(replace(signature, parameters=tuple(parameters)))
 
 
 def open_executable(library: LibraryReport | None) -> ExecutableReport | None:

@@ -36,7 +36,7 @@ _NEEDED = (_CREATE, "embed", "prefill", "decode")
 def language(
     library: Module | str | os.PathLike[str],
     weights: str | os.PathLike[str],
-    device: Device | None = None,
+    device: Device | str | None = None,
     *,
     sequences: int = 4,
     tokens: int = 2048,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import portcall
 from portcall import Device, Module, errors
+from portcall._device import device as as_device
 from portcall._module import VM_KINDS
 from portcall._timing import DEFAULTS
 from portcall.vm._executable import ENTRY, ExecutableInfo, Parameter, Signature, describe, entry_of
@@ -27,7 +28,7 @@ _HOST = 1  # DLPack's kind of device
 _SAVED = "portcall.saved"  # what is timed
 
 
-def create(lib: Module, device: Device | None = None) -> VirtualMachine:
+def create(lib: Module, device: Device | str | None = None) -> VirtualMachine:
     """Return a machine that runs the functions of an executable.
 
     Parameters:
@@ -40,7 +41,7 @@ def create(lib: Module, device: Device | None = None) -> VirtualMachine:
         FunctionNotFoundError: the executable calls functions that neither its library has nor anyone registered; the
             message names all of them.
     """
-    device = device or portcall.cpu(0)
+    device = portcall.cpu(0) if device is None else as_device(device)
     executable = _executable_of(lib)
     device._check_serves(executable)
     machine: Module = executable["vm_load_executable"]()
