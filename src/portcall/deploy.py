@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bring a server to a machine that ``ssh`` gets to, and have it run there: ``portcall deploy user@board``.
+"""Bring a server to a machine that ``ssh`` or ``adb`` gets to, and have it run there: ``portcall deploy user@board``.
 
 The system's own ssh does it, with the user's configuration and keys; PORTCALL_SSH names another command. The server is
 the one-file program of ``portcall.board``. What is there already stays, unless the new one has run there.
@@ -22,7 +22,7 @@ from portcall import _deploy_scripts as scripts
 from portcall import board
 from portcall._folders import cache_folder
 from portcall.errors import StartError
-from portcall.rpc.client._ssh import explain, ssh_command
+from portcall.rpc.client._ssh import LAST_LINES, adb_command, explain, ssh_command, words_there
 from portcall.rpc.wire._address import Address, parse_address
 from portcall.rpc.wire._facts import PORT
 
@@ -104,7 +104,7 @@ class Deployed:
     Attributes:
         machine: where, as it was found.
         settings: how it runs.
-        address: where clients reach it: the host that ssh connects to, and the port.
+        address: where clients reach it: the host that ssh connects to, and the port; a port here, which adb forwards.
         token: the server's; empty for a place of a farm.
         pid: its process there.
         sent: whether the program was sent; False where it was there.
@@ -131,7 +131,7 @@ def deploy(
     """Bring a server to a machine and have it run there. Doing it again changes nothing.
 
     Parameters:
-        host: ``user@board``, an alias of ssh's configuration, or ``ssh://user@board:port``.
+        host: ``user@board``, an alias of ssh's configuration, ``ssh://user@board:port`` or ``adb://SERIAL``.
         settings: how it runs.
         program: the server; by default it is compiled for the machine, by zig.
         farm_token: the farm's token, for a server that is a place of one.
@@ -167,7 +167,7 @@ def deploy(
         raise StartError(f"{host}: the new server did not start, and {state}: {why}")
     port = json.loads(said["ready"][-1])["port"]
     return Deployed(
-        machine, wanted, str(Address(address_of(host), port)), "" if wanted.farm else (said.get("token") or [""])[-1],
+        machine, wanted, str(_reached(host, port)), "" if wanted.farm else (said.get("token") or [""])[-1],
         int((said.get("pid") or ["0"])[-1]), sent, "same" not in said,
     )  # fmt: skip
 
@@ -239,16 +239,35 @@ def program_for(machine: Machine, progress: Callable[[str], None] | None = None)
 
 def address_of(host: str) -> str:
     """Return the host that ssh connects to, as its configuration says; the one given where ssh does not tell."""
-    words, there = _words(host)
-    asked = subprocess.run([*words[:-1], "-G", there], capture_output=True, text=True, check=False)
+    there = _address(host)
+    port = [f"-p{there.port}"] if there.port else []
+    asked = subprocess.run([*ssh_command(), *port, "-G", there.host], capture_output=True, text=True, check=False)
     names = scripts.read(asked.stdout).get("hostname") if asked.returncode == 0 else None
-    return names[0] if names else there.rpartition("@")[2]
+    return names[0] if names else there.host.rpartition("@")[2]
 
 
-def _words(host: str) -> tuple[list[str], str]:
-    address = parse_address(host if "://" in host else f"ssh://{host}", ssh=True)
-    port = [f"-p{address.port}"] if address.port else []
-    return [*ssh_command(), *port, address.host], address.host
+def _reached(host: str, port: int) -> Address:
+    """Return where clients of this machine reach a port there; adb is asked for a port here that it forwards."""
+    there = _address(host)
+    if not there.adb:
+        return Address(address_of(host), port)
+    way = f"tcp:{port}"
+    for line in _adb(host, "forward", "--list").splitlines():  # serial number, here, there
+        words = line.split()
+        if len(words) == 3 and words[2] == way and there.host in ("", words[0]):
+            return Address("127.0.0.1", int(words[1].removeprefix("tcp:")))
+    return Address("127.0.0.1", int(_adb(host, "forward", "tcp:0", way)))
+
+
+def _adb(host: str, *words: str) -> str:
+    done = subprocess.run([*adb_command(_address(host)), *words], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise explain(host, 255, done.stderr.splitlines()[-LAST_LINES:])
+    return done.stdout
+
+
+def _address(host: str) -> Address:
+    return parse_address(host if "://" in host else f"ssh://{host}", ssh=True)
 
 
 def _shell(host: str, script: str, what: str) -> dict[str, list[str]]:
@@ -257,14 +276,16 @@ def _shell(host: str, script: str, what: str) -> dict[str, list[str]]:
 
 
 def _run(host: str, command: str, given: bytes, what: str) -> bytes:
-    words, _ = _words(host)
+    words = words_there(_address(host), command)
     try:
-        done = subprocess.run([*words[:-1], "-T", words[-1], command], input=given, capture_output=True, check=False)
+        done = subprocess.run(words, input=given, capture_output=True, check=False)
     except OSError as error:
         raise explain(host, 255, [f"cannot start {words[0]}: {error.strerror}"]) from None
-    said = [line.strip() for line in done.stderr.decode(errors="replace").splitlines()][-5:]
+    said = [line.strip() for line in done.stderr.decode(errors="replace").splitlines()][-LAST_LINES:]
     if done.returncode == 255:
         raise explain(host, 255, [*said, f"it was lost while {what}"])
     if done.returncode:
+        if (unreached := explain(host, done.returncode, said)).reason == "adb":
+            raise unreached
         raise StartError(f"{host}: {what} failed: {'; '.join(said) or f'code {done.returncode}'}")
     return done.stdout

@@ -26,6 +26,7 @@ EXAMPLES = """
 portcall deploy pi@raspberrypi.local                  then: portcall run … --rpc raspberrypi.local
 portcall deploy board --name rasp --port 9091         an alias of ssh's configuration, and a name
 portcall deploy board --farm lab:9190 --key rasp4     a place of a farm
+portcall deploy adb://SERIAL --name rasp              a board that adb gets to
 portcall deploy board --status                        what runs there
 portcall deploy board --update                        a new program, with the same settings
 portcall deploy board --remove
@@ -78,7 +79,7 @@ def command(json_to: str | None, host: str, action: str | None, **given: Any) ->
 def settings_of(host: str, given: dict[str, Any]) -> Settings:
     from portcall.deploy import Settings
 
-    name = given["name"] or re.sub(r"^(?:ssh://)?(?:[^@]*@)?([^:/]*).*$", r"\1", host)
+    name = given["name"] or re.sub(r"^(?:(?:ssh|adb)://)?(?:[^@]*@)?([^:/]*).*$", r"\1", host)
     if not NAME.fullmatch(name):
         raise CommandError(f"invalid name '{name}' (letters, digits, '.', '_' and '-')", "", "--name NAME")
     return Settings(name, given["listen"], given["port"], given["key"], given["farm"])

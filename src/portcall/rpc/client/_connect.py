@@ -96,7 +96,8 @@ def connect(
 
     Parameters:
         url, port: ``"board.local"`` and 9090, ``"board.local:9090"``, ``"[::1]:9090"`` or ``"unix:/run/portcall"``;
-            for ``"ssh://user@board"`` the system's ssh starts a server there, which ends with the session.
+            for ``"ssh://user@board"`` the system's ssh starts a server there, which ends with the session, and for
+            ``"adb://SERIAL"`` adb does.
         key: the key that the server was started with.
         timeout: seconds until the session must be open, the time in the server's queue included; None for no limit.
         session_timeout: seconds that the session may last, on the server's clock; 0 for the server's own limit.
@@ -184,7 +185,7 @@ def connect_without(
     """
     address = parse_address(url, port, ssh=True)
     rare = options or ConnectOptions()
-    tunnel = Tunnel(address, timeout) if address.ssh else None
+    tunnel = Tunnel(address, timeout) if address.ssh or address.adb else None
     how = Opening(
         lambda: (tunnel.address() if tunnel else address, key, tls), rare.name or str(address),
         "" if tunnel else read_token(token), session_timeout, constructor_args,

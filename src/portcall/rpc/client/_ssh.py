@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server behind the system's own ssh: it is started for a session, and ends with it. No port, no token.
+"""A server behind the system's own ssh, or adb: it is started for a session, and ends with it. No port, no token.
 
-ssh carries a Unix socket of the other machine, in a folder of its own, to one in a folder of this machine. The server
-ends when ssh's standard input does there: when the session closes, this process ends, or the connection is lost.
+They carry a Unix socket of the other machine, in a folder of its own, to one in a folder of this machine. The server
+ends when their standard input does there: when the session closes, this process ends, or the connection is lost.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ DEPLOYED = '"${XDG_DATA_HOME:-$HOME/.local/share}/portcall"'  # the folder of `p
 NO_SERVER = 69  # the script's exit code where there is none; EX_UNAVAILABLE
 LAST_LINES = 5  # of what ssh says that an error repeats
 _EXIT_TIMEOUT = 5.0  # seconds for ssh to end, once its input has
+_ADB_SAYS = ("error:", "adb:")  # in front of what is wrong with adb itself, whose exit codes are those of the command
 
 # No quotation marks: it is one word in single ones, which every login shell reads in the same way.
 _SCRIPT = """
@@ -52,11 +53,25 @@ def ssh_command() -> list[str]:
     return shlex.split(os.environ.get("PORTCALL_SSH", "")) or ["ssh"]
 
 
+def adb_command(there: Address) -> list[str]:
+    """Return the words that start adb for a device: those of the variable PORTCALL_ADB, or ``adb``."""
+    words = shlex.split(os.environ.get("PORTCALL_ADB", "")) or ["adb"]
+    return [*words, *(["-s", there.host] if there.host else [])]
+
+
+def words_there(there: Address, command: str, *options: str) -> list[str]:
+    """Return the words that run a shell's command on a machine; the options are ssh's."""
+    if there.adb:
+        return [*adb_command(there), "shell", "-T", command]
+    port = [f"-p{there.port}"] if there.port else []
+    return [*ssh_command(), "-T", *options, *port, there.host, command]
+
+
 class Tunnel:
-    """A server on another machine, which is started by ssh when it is first asked for its address.
+    """A server on another machine, which is started by ssh or adb when it is first asked for its address.
 
     Parameters:
-        address: of the form ``ssh://[user@]host[:port]``.
+        address: of the form ``ssh://[user@]host[:port]`` or ``adb://[serial number]``.
         timeout: seconds until it must listen; None for no limit.
     """
 
@@ -96,21 +111,21 @@ class Tunnel:
     def _start(self) -> None:
         name = str(self._there)
         deadline = Deadline(name, self._timeout, None)
-        deadline.wait_for("ssh")
+        deadline.wait_for("adb" if self._there.adb else "ssh")
         self._folder = tempfile.mkdtemp(prefix="portcall-ssh-")
         there = f"/tmp/portcall-ssh-{secrets.token_hex(16)}"
         script = _SCRIPT.format(deployed=DEPLOYED, missing=NO_SERVER, folder=there)
         # A connection of our own: one that others share would go on forwarding. No questions: nobody may be there.
-        options = ["-T", "-oBatchMode=yes", "-oControlPath=none", f"-L{self._folder}/s:{there}/s"]
-        port = [f"-p{self._there.port}"] if self._there.port else []
-        words = [*ssh_command(), *options, *port, self._there.host, f"exec sh -c '{script}'"]
+        options = ["-oBatchMode=yes", "-oControlPath=none", f"-L{self._folder}/s:{there}/s"]
+        words = words_there(self._there, f"exec sh -c '{script}'", *options)
         try:
             # A session of its own: Ctrl-C is for us, and we end it.
             ssh = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                    start_new_session=True)  # fmt: skip
         except OSError as error:
-            raise ConnectError(f"cannot start {words[0]}: {error.strerror}", peer=name, reason="no-ssh",
-                               hint="PORTCALL_SSH names the command") from None  # fmt: skip
+            tool = "adb" if self._there.adb else "ssh"
+            raise ConnectError(f"cannot start {words[0]}: {error.strerror}", peer=name, reason=f"no-{tool}",
+                               hint=f"PORTCALL_{tool.upper()} names the command") from None  # fmt: skip
         self._ssh = ssh
         said: collections.deque[str] = collections.deque(maxlen=LAST_LINES)
         reader = threading.Thread(target=_keep_lines, args=(ssh, said), name="portcall-ssh", daemon=True)
@@ -133,6 +148,8 @@ class Tunnel:
         finally:
             timer.cancel()
         if line.startswith(b"listening on") and not late.is_set():
+            if self._there.adb:
+                self._forward(there)
             return
         self._end()
         if late.is_set():
@@ -140,8 +157,21 @@ class Tunnel:
         reader.join(timeout=1)
         raise explain(name, ssh.returncode, list(said))
 
+    def _forward(self, there: str) -> None:
+        """Have adb carry the socket; ssh was told when it started."""
+        ways = [f"localfilesystem:{folder}/s" for folder in (self._folder, there)]
+        done = subprocess.run(
+            [*adb_command(self._there), "forward", *ways], capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            self._end()
+            raise explain(str(self._there), 255, done.stderr.splitlines()[-LAST_LINES:])
+
     def _end(self) -> None:
         ssh, self._ssh = self._ssh, None
+        if self._there.adb and ssh is not None and os.path.exists(f"{self._folder}/s"):
+            words = [*adb_command(self._there), "forward", "--remove", f"localfilesystem:{self._folder}/s"]
+            subprocess.run(words, capture_output=True, check=False)
         if ssh is not None:
             assert ssh.stdin is not None
             assert ssh.stdout is not None
@@ -166,6 +196,9 @@ def explain(name: str, code: int, said: list[str]) -> ConnectError:
         return ConnectError(f"{name} has no server of portcall", peer=name, reason="no-server",
                             hint=f"portcall deploy {name.removeprefix('ssh://')}")  # fmt: skip
     words = "; ".join(said) or f"it ended with code {code}"
+    if name.startswith("adb://") and (code == 255 or any(line.startswith(_ADB_SAYS) for line in said)):
+        return ConnectError(f"adb does not get to {name}: {words}", peer=name, reason="adb",
+                            hint="does `adb devices` list it as a device?")  # fmt: skip
     if code == 255:  # of ssh itself
         return ConnectError(f"ssh does not get to {name}: {words}", peer=name, reason="ssh",
                             hint="does `ssh HOST true` work, without a question?")  # fmt: skip

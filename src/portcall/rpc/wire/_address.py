@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Addresses of servers: TCP and Unix sockets, and machines that ssh gets to."""
+"""Addresses of servers: TCP and Unix sockets, and machines that ssh or adb gets to."""
 
 from __future__ import annotations
 
@@ -11,24 +11,29 @@ from portcall.rpc.wire._facts import PORT
 
 # [user@]host[:port], which cannot be taken for an option of ssh.
 _WORD = r"[^\s/@:\[\]-][^\s/@:\[\]]*"
+_ADB = re.compile(r"(?P<serial>[^\s/-][^\s/]*)?/?")
 _SSH = re.compile(rf"(?P<host>(?:{_WORD}@)?(?:\[[0-9A-Fa-f:.]+\]|{_WORD}))(?::(?P<port>\d+))?/?")
 
 
 @dataclass(frozen=True)
 class Address:
-    """Where a server listens: ``host:port``, ``[v6]:port`` or ``unix:/path``; or where ``ssh`` starts one.
+    """Where a server listens: ``host:port``, ``[v6]:port`` or ``unix:/path``; or where ``ssh`` or ``adb`` starts one.
 
-    With ``ssh`` the host is ``[user@]host``, and the port that of ssh; 0 leaves it to ssh's own settings.
+    With ``ssh`` the host is ``[user@]host``, and the port that of ssh; 0 leaves it to ssh's own settings. With ``adb``
+    the host is the device's serial number; empty for the only one.
     """
 
     host: str = ""
     port: int = 0
     path: str = ""
     ssh: bool = False
+    adb: bool = False
 
     def __str__(self) -> str:
         if self.path:
             return f"unix:{self.path}"
+        if self.adb:
+            return f"adb://{self.host}"
         if self.ssh:
             user, at, host = self.host.rpartition("@")
             host = f"[{host}]" if ":" in host else host
@@ -44,10 +49,15 @@ def parse_address(text: str, port: int | None = None, *, default_port: int = POR
     """Read an address in any of its forms; ``port`` is one that was given apart.
 
     Raises:
-        ValueError: an unknown form, or an invalid port; or one for ssh, which is read only with ``ssh``.
+        ValueError: an unknown form, or an invalid port; or one for ssh or adb, which are read only with ``ssh``.
     """
     if ssh and text.startswith("ssh://"):
         return _parse_ssh(text, port)
+    if ssh and text.startswith("adb://"):
+        found = _ADB.fullmatch(text.removeprefix("adb://"))
+        if not found or port is not None:
+            raise ValueError(f"the address {text!r} is not of the form adb://[serial number]")
+        return Address(found["serial"] or "", adb=True)
     if text.startswith("unix:"):
         return Address(path=text.removeprefix("unix:"))
     scheme, is_url, rest = text.partition("://")
