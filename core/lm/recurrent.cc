@@ -56,8 +56,9 @@ class RecurrentState : public State {
   // At an earlier position, if its state is there still.
   void Fork(int64_t parent, int64_t child, int64_t at) override {
     Sequence made = Get(parent);
-    int64_t back = at == -1 ? 0 : made.length - at, from = made.slot;
-    if (back < 0 || back > made.back || at < -1) Lacks(made, "be forked at ", at);
+    if (at == -1) at = made.length;
+    if (at < 0 || at > made.length || made.length - at > made.back) Lacks(made, "be forked at ", at);
+    int64_t back = made.length - at, from = made.slot;
     made.slot = NewSlot(child);
     for (const Tensor& storage : storages_) CopyTo(At(storage, from), At(storage, made.slot));
     Back(&made, back);

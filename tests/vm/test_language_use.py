@@ -156,6 +156,16 @@ def test_batch_of_a_session_has_more_sequences_than_a_tensor_has_dimensions(
     assert logits.shape == (66, CONFIG["vocab"])
 
 
+def test_session_samples_by_the_names_of_tvm(session: rpc.Session, compiled: Path) -> None:
+    open_there(session, compiled)
+    logits = session.tensor(np.array([0.5, 2, 1], "float32"))
+    assert session["vm.builtin.sample_top_p_from_logits"](logits, 0, 1, 0.5) == 1
+    session["vm.builtin.apply_softmax_with_temperature"](logits, 1)
+    assert logits.numpy().sum() == pytest.approx(1)
+    with pytest.raises(ValueError, match="top_p is 2"):
+        session["vm.builtin.sample_top_p_from_prob"](logits, 2, 0.5)
+
+
 def test_cache_of_a_session_that_ended_is_a_closed_session(port: int, compiled: Path) -> None:
     with rpc.connect("127.0.0.1", port, key="k", call_timeout=60) as session:
         model = open_there(session, compiled)

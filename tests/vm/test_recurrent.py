@@ -159,6 +159,7 @@ def test_states_name_what_is_wrong_and_change_nothing() -> None:
         ("fork_sequence", (0, 2, 3), "forked at 3"),
         ("fork_sequence", (0, 2, 5), "forked at 5"),
         ("fork_sequence", (0, 2, -2), "forked at -2"),
+        ("fork_sequence", (0, 2, -(1 << 63)), "forked at -9223372036854775808"),
         ("popn", (0, 1), "it has 4 tokens, of which the last 0"),
         ("popn", (0, -1), "-1"),
         ("begin_forward", (Shape([0, 0]), Shape([1, 1])), "twice"),
