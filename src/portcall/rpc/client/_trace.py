@@ -17,6 +17,7 @@ import contextlib
 import json
 import os
 import secrets
+import struct
 import sys
 import threading
 import time
@@ -33,6 +34,7 @@ from portcall.rpc.client._session import Session, session_of
 
 _OWN = ("portcall.rpc.trace_begin", "portcall.rpc.trace_end")
 _SIDES = ("client", "wire", "server", "kernel")
+_TIMES = struct.Struct("<QQQ")
 _FIRST_PROCESS = 100  # of a file: nodes of models have lower numbers
 
 Window = tuple[int, int]  # nanoseconds since 1970
@@ -252,7 +254,7 @@ def _traced(session: Session, func: PackedFunc, args: list[Any]) -> Any:
     finally:
         call.client = (begin, max(begin, time.time_ns()))
         if alone:
-            times = _ask(session, _OWN[1]) if begun and not session._is_over() else None
+            times = _ask(session, _OWN[1]) if begun and not (raised and session._is_over()) else None
             _at_work.discard(number)
             _place(call, times)
         for sink, _ in reversed(told):
@@ -268,7 +270,7 @@ def _ask(session: Session, name: str, *args: Any) -> Any:
             return None
         with posting(session._id if args else 0):  # the first needs no answer
             given = func(*args)
-        return () if args else list(given)
+        return () if args else given
     except Exception:
         return None
     finally:
@@ -277,10 +279,10 @@ def _ask(session: Session, name: str, *args: Any) -> Any:
 
 def _place(call: Traced, times: Any) -> None:
     """Put what the server tells into the client's span."""
-    if not times or len(times) != 3 or not all(isinstance(each, int) and each > 0 for each in times):
+    if not isinstance(times, bytes) or len(times) != _TIMES.size:
         return
-    came, begin, end = times
-    if not came <= begin <= end:
+    came, begin, end = _TIMES.unpack(times)
+    if not 0 < came <= begin <= end:
         return
     first, last = call.client
     shift = (first + last - came - end) // 2
