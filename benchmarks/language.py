@@ -3,20 +3,25 @@
 
     python benchmarks/language.py [small] [large]        (or: make bench-vm)
 
-The library is the same for both. Each runtime has processes of its own, which take turns, on one processor with one
-thread; the smallest time of several processes counts. The models are those of tests/vm/language_model.py in two sizes.
+The library is the same for TVM and portcall, whose functions are called one by one; `language()` is the same with
+portcall.vm.language, and llama.cpp has the same weights. Each has processes of its own, which take turns, on one
+processor with one thread; the smallest time of several processes counts. The models are those of
+tests/vm/language_model.py in two sizes.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 MAKE = ROOT / "tests" / "vm" / "language_model.py"
+LLAMA = ROOT / "benchmarks" / "language_llama.py"
 FOLDER = ROOT / "build" / "bench" / "language"
 SIZES = {
     "small": {"layers": 4, "hidden": 256, "heads": 8, "kv_heads": 4, "head_dim": 32, "ffn": 688, "vocab": 2048},
@@ -73,6 +78,26 @@ with open("/proc/self/status") as status:
     resident = next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmRSS"))
 print(json.dumps({"decode": decode, "prefill": prefill, "first": first, "memory": resident - size}))
 """
+API = """
+import time; begin = time.perf_counter()
+import portcall.vm
+import json, statistics, sys
+folder, prompt, tokens = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+model = portcall.vm.language(folder + "/language.so", folder + "/weights", tokens=256, chunk=64, sequences=1)
+with model.sequence() as one:
+    before = time.perf_counter()
+    logits = one.feed(range(prompt))
+    times = [time.perf_counter()]
+    prefill, first = times[0] - before, before - begin
+    for _ in range(tokens):
+        logits = one.feed([int(logits.argmax())])
+        times.append(time.perf_counter())
+decode = statistics.median(b - a for a, b in zip(times, times[1:]))
+size = sum(r["nbytes"] for s in json.load(open(folder + "/weights/tensor-cache.json"))["records"] for r in s["records"])
+with open("/proc/self/status") as status:
+    resident = next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmRSS"))
+print(json.dumps({"decode": decode, "prefill": prefill, "first": first, "memory": resident - size}))
+"""
 
 
 def compiled(name: str) -> Path:
@@ -80,34 +105,41 @@ def compiled(name: str) -> Path:
     if not (folder / "params.json").exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
         subprocess.run([sys.executable, MAKE, folder, "bytecode", json.dumps(SIZES[name])], check=True)
+    (folder / "sizes.json").write_text(json.dumps(SIZES[name]))
     return folder
 
 
-def measured(program: str, folder: Path) -> dict[str, float]:
-    words = ["taskset", "-c", str(min(os.sched_getaffinity(0))), sys.executable, "-c", program + REST, folder]
-    environment = os.environ | {"TVM_NUM_THREADS": "1", "PORTCALL_NUM_THREADS": "1"}
+def measured(program: list[str], folder: Path) -> dict[str, Any]:
+    words = ["taskset", "-c", str(min(os.sched_getaffinity(0))), sys.executable, *program, folder]
+    environment = os.environ | {"TVM_NUM_THREADS": "1", "PORTCALL_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [*words, str(PROMPT), str(TOKENS)], env=environment, capture_output=True, text=True, check=True
     )
-    found: dict[str, float] = json.loads(done.stdout)
+    found: dict[str, Any] = json.loads(done.stdout)
     return found
 
 
 def main() -> None:
+    programs = {"apache-tvm": ["-c", IN_TVM + REST], "portcall": ["-c", IN_PORTCALL + REST], "language()": ["-c", API]}
+    if importlib.util.find_spec("cyllama") and importlib.util.find_spec("gguf"):
+        programs["llama.cpp"] = [str(LLAMA)]
+    else:
+        print("llama.cpp is left out: pip install cyllama gguf")
     for name in sys.argv[1:] or SIZES:
         folder = compiled(name)
-        runs: list[list[dict[str, float]]] = [[], []]
+        if "llama.cpp" in programs:
+            print(f"llama.cpp: {measured(programs['llama.cpp'], folder)['says']}")  # the first run writes its file
+        runs: dict[str, list[dict[str, Any]]] = {each: [] for each in programs}
         for _ in range(ROUNDS):
-            for seen, program in zip(runs, (IN_TVM, IN_PORTCALL), strict=True):
-                seen.append(measured(program, folder))
-        theirs, ours = ({key: min(run[key] for run in seen) for key in TARGETS} for seen in runs)
-        print(f"language model, {name}: apache-tvm, portcall, ratio (load {os.getloadavg()[0]:.0f})")
+            for each, program in programs.items():
+                runs[each].append(measured(program, folder))
+        best = {each: {key: min(run[key] for run in seen) for key in TARGETS} for each, seen in runs.items()}
+        print(f"language model, {name} (load {os.getloadavg()[0]:.0f}): {', '.join(best)}; portcall beside apache-tvm")
         for key, target in TARGETS.items():
             unit, scale = ("MB", 1e-6) if key == "memory" else ("ms", 1e3)
-            ratio = ours[key] / theirs[key]
-            print(
-                f"  {key:8} {theirs[key] * scale:9.2f} {ours[key] * scale:9.2f} {unit}  {ratio:.2f} (target {target})"
-            )
+            numbers = " ".join(f"{one[key] * scale:9.2f}" for one in best.values())
+            ratio = best["portcall"][key] / best["apache-tvm"][key]
+            print(f"  {key:8} {numbers} {unit}  {ratio:.2f} (target {target})", flush=True)
 
 
 if __name__ == "__main__":
