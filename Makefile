@@ -382,7 +382,8 @@ test-slow: venv build ## what takes minutes: a graph of a million objects, throu
 .PHONY: test-board
 FARM_BOARDS := $(addprefix tests/farm/test_,leases.py agents.py kills.py health.py cli_farm.py client_api.py executor.py)
 test-board: venv build ## the tests of `portcall serve` against the server without Python: minutes
-	PORTCALL_TEST_SERVER=board $(PY) -m pytest -n auto -m 'not campaign' tests/rpc tests/graph/test_remote.py $(FARM_BOARDS)
+	PORTCALL_TEST_SERVER=board $(PY) -m pytest -n auto -m 'not campaign' tests/rpc tests/graph/test_remote.py $(FARM_BOARDS) \
+	  $(addprefix tests/vm/test_language_use.py::test_,session_generates_what_this_machine_does board_of_a_farm_generates_what_this_machine_does)
 
 test-sandbox: venv build ## tests of sessions, each in a sandbox: minutes
 	PORTCALL_TEST_SANDBOX=require $(PY) -m pytest -n auto -m 'not campaign' tests/rpc/test_server.py tests/rpc/test_sessions.py \
