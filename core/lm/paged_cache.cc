@@ -177,6 +177,7 @@ void PagedCache::Pop(int64_t id, int64_t count) {
 void PagedCache::Slide(int64_t id, int64_t window, int64_t sink) { sequences_.Slide(id, window, sink); }
 
 void PagedCache::Begin(const std::vector<int64_t>& ids, const std::vector<int64_t>& counts) {
+  begun_ = false;  // where it fails, what goes on anyway must not write over the batch before
   int64_t left = sizes_.chunk;
   for (int64_t count : counts) {
     if (count > left)
@@ -186,7 +187,6 @@ void PagedCache::Begin(const std::vector<int64_t>& ids, const std::vector<int64_
     left -= std::max<int64_t>(count, 0);
   }
   const Batch& batch = sequences_.Append(ids, counts);
-  begun_ = false;
   if (batch_.use_count() != 1) batch_ = std::make_shared<Tables>(device_);  // a kernel that runs has the one before
   batch_->Fill(batch, sizes_.windows);
   begun_ = true;

@@ -6,6 +6,7 @@
 //   ├── ModuleLoadError                                   a library cannot be loaded
 //   ├── DeviceError                                       a device is missing, or failed
 //   ├── CompileError                                      a kernel cannot be compiled
+//   ├── ModelError                                        weights are damaged, or those of another model
 //   └── RPCError                 .peer .reason            something between two processes
 //       ├── ConnectError                                  no session could be opened
 //       │   ├── KeyMismatchError                          the server has another key
@@ -39,6 +40,9 @@ export class DeviceError extends PortcallError {}
 
 /** A kernel cannot be compiled. */
 export class CompileError extends PortcallError {}
+
+/** Weights are missing, damaged, or those of another model. */
+export class ModelError extends PortcallError {}
 
 export interface RPCErrorFacts {
   /** The other side, such as `board.local:9090`. */
@@ -118,6 +122,7 @@ const CLASSES = {
   ModuleLoadError,
   DeviceError,
   CompileError,
+  ModelError,
   RPCError,
   ConnectError,
   KeyMismatchError,

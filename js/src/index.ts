@@ -19,3 +19,4 @@ export { type CoreSource, load } from "./load.js";
 export * as rpc from "./rpc/index.js";
 export { Tensor } from "./tensor.js";
 export { Float } from "./values.js";
+export * as vm from "./vm/index.js";

@@ -14,6 +14,7 @@ const LAYERS = [
   ["core"],
   ["native"],
   ["load"],
+  ["vm"],
   ["rpc/wire"],
   ["rpc/transport"],
   ["rpc/client", "rpc/server"],

@@ -54,7 +54,7 @@ const FROM_THE_TEXT = {
   x: "any",
   y: "any",
 };
-const EXPORTED = ["device", "dtype", "Float", "load", "openWebGpu", "rpc", "Tensor"];
+const EXPORTED = ["device", "dtype", "Float", "load", "openWebGpu", "rpc", "Tensor", "vm"];
 
 /** Return a block as a module of TypeScript that has all names. */
 function typed(code: string): string {

@@ -13,7 +13,9 @@ from onnx import helper
 import portcall
 from compile.reference import TOLERANCE, largest_error, make, onnxruntime_outputs
 from compile.test_models import random
+from portcall.compile import CompiledExecutable
 from portcall.errors import ModelError
+from portcall.inspect import inspect_library
 
 pytestmark = pytest.mark.peers
 
@@ -109,3 +111,16 @@ def test_relax_reads_weights_that_are_parameters_as_they_lie(tmp_path: Path) -> 
     found = portcall.vm.create(portcall.load_module(path))["forward"](x, first, bias, second, last).numpy()
     powers = np.exp(np.maximum(x @ first.T + bias, 0) @ second.T + last)
     assert largest_error(found, powers / powers.sum(axis=-1, keepdims=True)) <= TOLERANCE
+
+
+def test_relax_for_webgpu_is_one_library_with_kernels_for_it(tmp_path: Path) -> None:
+    module, _ = perceptron()
+    made = portcall.compile.relax(module, "webgpu", runtime="auto")
+    assert isinstance(made, CompiledExecutable)
+    assert not made.runs_here
+    found = inspect_library(made.save(tmp_path / "model.wasm"))
+    assert {"relax.VMExecutable", "webgpu"} <= {each.kind for each in found.modules}
+    with pytest.raises(ModelError):
+        portcall.compile.relax(module, "webgpu", runtime="graph")
+    with pytest.raises(ValueError, match="relax"):
+        portcall.compile.onnx(tmp_path / "model.onnx", "webgpu")

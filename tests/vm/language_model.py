@@ -113,9 +113,9 @@ def repair(kernels: Any) -> None:
     kernels.tree_attn_cpu = kernels.tree_attn_with_paged_kv_cache_cpu = lambda *_: unused
 
 
-def build(folder: Path, mode: str) -> None:
+def make_module(target: Any) -> tuple[Any, Any]:
+    """Return the model as a module of Relax, and its parameters with their names."""
     import tvm
-    import tvm_ffi
     from tvm import relax as rx
     from tvm import te
     from tvm.relax.frontend import nn
@@ -182,8 +182,8 @@ def build(folder: Path, mode: str) -> None:
     for name, extents in shapes.items():
         spec[name] = {"x": nn.spec.Tensor(extents, "float32"), "cache": cache, "$": packed}
 
-    repair(kernels)
-    target = tvm.target.Target("llvm")
+    if target.kind.name == "llvm":
+        repair(kernels)
     with target:
         model = Model()
         module, params = model.export_tvm(spec=nn.spec.ModuleSpec.from_raw(spec, model))[:2]
@@ -201,7 +201,27 @@ def build(folder: Path, mode: str) -> None:
             bb.emit_func_output(made._expr)
         with bb.function("_metadata", []):
             bb.emit_func_output(text(json.dumps({"params": [{"name": name} for name, _ in params]})))
-        module = bb.finalize()
+        return bb.finalize(), params
+
+
+def make_weights(params: Any) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(1)
+    weights = {}
+    for name, parameter in params:
+        extents = [int(extent) for extent in parameter.shape]
+        values = np.ones(extents) if "norm" in name else rng.standard_normal(extents) * extents[-1] ** -0.5
+        weights[name] = values.astype("float32")
+    return weights
+
+
+def build(folder: Path, mode: str) -> None:
+    import tvm
+    import tvm_ffi
+    from tvm import relax as rx
+
+    target = tvm.target.Target("llvm")
+    module, params = make_module(target)
+    with target:
 
         @tvm.transform.module_pass(opt_level=0)  # type: ignore[untyped-decorator]
         def pipeline(module: Any, _: Any) -> Any:
@@ -214,12 +234,7 @@ def build(folder: Path, mode: str) -> None:
         path = str(folder / "language.so")
         rx.build(module, target, relax_pipeline=pipeline, exec_mode=mode).export_library(path)
 
-    rng = np.random.default_rng(1)
-    weights = {}
-    for name, parameter in params:
-        extents = [int(extent) for extent in parameter.shape]
-        values = np.ones(extents) if "norm" in name else rng.standard_normal(extents) * extents[-1] ** -0.5
-        weights[name] = values.astype("float32")
+    weights = make_weights(params)
     write_shards(folder / "weights", weights)
     vm = rx.VirtualMachine(tvm.runtime.load_module(path), tvm.cpu())
     given = [tvm.runtime.tensor(w) for w in weights.values()]

@@ -4,6 +4,7 @@
 import { device } from "../device.js";
 import { bytesOf, type DataType, dtypeOf, type TypedArray } from "../dtype.js";
 import { CompileError, DeviceError } from "../errors.js";
+import { Batch } from "./batch.js";
 import type { Runtime } from "./interface.js";
 import { bytesIn, type CoreTensor, checkFills, type Module } from "./objects.js";
 import { WasmRuntime } from "./runtime.js";
@@ -19,7 +20,6 @@ const MOST_GROUPS = 65535; // on an axis
 const MAP_READ = 1;
 const COPY_SRC = 4;
 const COPY_DST = 8;
-const UNIFORM = 64;
 const STORAGE = 128;
 const READ = 1;
 const COMPUTE = 4;
@@ -83,7 +83,8 @@ interface Memory {
 interface Built {
   readonly pipeline: GPUComputePipeline;
   readonly layout: GPUBindGroupLayout;
-  readonly numbers: GPUBuffer;
+  /** Bytes of the arguments that are numbers. */
+  readonly size: number;
   /** What is taken off the number of groups, since the source compares with `>` where it means `>=`. */
   readonly excess: number;
 }
@@ -94,7 +95,7 @@ export class WebGpu {
   readonly #runtime: WasmRuntime;
   readonly #limit: number;
   readonly #memory = new Map<number, Memory>();
-  readonly #numbers: GPUBuffer[] = []; // of kernels
+  readonly #batch: Batch;
   #last = 0;
   #used = 0;
   #lost: DeviceError | undefined;
@@ -107,6 +108,10 @@ export class WebGpu {
     this.#runtime = runtime;
     this.device = gpu;
     this.#limit = limit;
+    this.#batch = new Batch(gpu, (what, explain) => {
+      if (this.#lost) return; // whoever waits hears of it
+      this.#ask(what, (message) => new DeviceError(`${explain(message).message} on ${WEBGPU}`));
+    });
     gpu.lost.then(({ reason, message }) => {
       const why = [reason, message].filter(Boolean).join(": ");
       this.#lost = new DeviceError(`the WebGPU device was lost (${why}), with all its tensors: reload the page`);
@@ -161,6 +166,7 @@ export class WebGpu {
    * @throws CompileError A kernel could not be compiled.
    * @throws DeviceError Something of that failed, or the device was lost. */
   async wait(): Promise<void> {
+    this.#batch.submit();
     await this.device.queue.onSubmittedWorkDone();
     await this.#told;
     this.#checkAlive();
@@ -172,7 +178,7 @@ export class WebGpu {
   /** @internal Free all memory: the session is over. */
   close(): void {
     for (const data of [...this.#memory.keys()]) this.#free(data);
-    for (const buffer of this.#numbers.splice(0)) buffer.destroy();
+    this.#batch.close();
   }
 
   // ---- Failures, which come later ----
@@ -237,7 +243,7 @@ export class WebGpu {
     if (!memory) return;
     this.#memory.delete(data);
     this.#used -= memory.buffer.size;
-    memory.buffer.destroy();
+    this.#batch.free(memory.buffer);
   }
 
   #memoryOf(data: number | null): Memory {
@@ -270,15 +276,14 @@ export class WebGpu {
     const [source, target] = [this.#memoryOf(from), this.#memoryOf(to)];
     checkWords(source, fromOffset, nbytes);
     checkWords(target, toOffset, nbytes);
-    this.#submit("a copy", (encoder) =>
-      encoder.copyBufferToBuffer(source.buffer, fromOffset, target.buffer, toOffset, wholeWords(nbytes)),
-    );
+    this.#batch.copy(source.buffer, fromOffset, target.buffer, toOffset, wholeWords(nbytes));
     return undefined;
   }
 
   #write(data: number, offset: number, bytes: Uint8Array): void {
     const memory = this.#memoryOf(data);
     checkWords(memory, offset, bytes.length);
+    if (this.#batch.uses(memory.buffer)) this.#batch.submit();
     const whole = bytes.length - (bytes.length % 4);
     const { queue } = this.device;
     queue.writeBuffer(memory.buffer, offset, bytes.buffer as ArrayBuffer, bytes.byteOffset, whole);
@@ -294,7 +299,8 @@ export class WebGpu {
     const size = wholeWords(offset + nbytes) - start;
     const staging = this.device.createBuffer({ size, usage: MAP_READ | COPY_DST });
     try {
-      this.#submit("a copy", (encoder) => encoder.copyBufferToBuffer(buffer, start, staging, 0, size));
+      this.#batch.copy(buffer, start, staging, 0, size);
+      this.#batch.submit();
       const mapped = staging.mapAsync(READ, 0, size);
       await Promise.allSettled([mapped]); // what failed before says more
       await this.wait();
@@ -303,15 +309,6 @@ export class WebGpu {
     } finally {
       staging.destroy();
     }
-  }
-
-  #submit(what: string, encode: (encoder: GPUCommandEncoder) => void): void {
-    const run = () => {
-      const encoder = this.device.createCommandEncoder();
-      encode(encoder);
-      this.device.queue.submit([encoder.finish()]);
-    };
-    this.#ask(run, (message) => new DeviceError(`${what} failed on ${WEBGPU}: ${message}`));
   }
 
   // ---- Kernels ----
@@ -342,18 +339,17 @@ export class WebGpu {
         layout: this.device.createPipelineLayout({ bindGroupLayouts: [layout] }),
         compute: { module, entryPoint: name },
       });
-      const numbers = this.device.createBuffer({ size: 4 * (args.length - buffers + 1), usage: UNIFORM | COPY_DST });
-      this.#numbers.push(numbers);
-      return { pipeline, layout, numbers, excess: code.includes("> podArgs.packGridDimX") ? 1 : 0 };
+      return {
+        pipeline,
+        layout,
+        size: 4 * (args.length - buffers + 1),
+        excess: code.includes("> podArgs.packGridDimX") ? 1 : 0,
+      };
     };
     return this.#ask(make, (message) => explainBuild(name, code, module, message));
   }
 
-  #launch(
-    { name, args, extents }: Kernel,
-    { pipeline, layout, numbers, excess }: Built,
-    values: (number | null)[],
-  ): void {
+  #launch({ name, args, extents }: Kernel, { pipeline, layout, size, excess }: Built, values: (number | null)[]): void {
     if (values.length !== args.length + extents.length) {
       throw new TypeError(`${name}() takes ${args.length + extents.length} arguments, got ${values.length}`);
     }
@@ -362,29 +358,23 @@ export class WebGpu {
     const [x, y, z] = groups as [number, number, number];
     if (z !== 1) throw new DeviceError(`${name}(): the z of WebGPU's grid is for grids that are long in x`);
     const layers = Math.ceil(x / MOST_GROUPS);
-    const entries: GPUBindGroupEntry[] = [];
-    const content = new DataView(new ArrayBuffer(numbers.size));
+    const buffers: GPUBuffer[] = [];
+    const numbers = new DataView(new ArrayBuffer(size));
     let at = 0;
     for (const [i, arg] of args.entries()) {
       const value = values[i]!;
       if (arg === "buffer") {
-        entries.push({ binding: entries.length, resource: { buffer: this.#memoryOf(value).buffer } });
+        buffers.push(this.#memoryOf(value).buffer);
         continue;
       }
-      if (arg === "float32") content.setFloat32(at, Number(value), true);
-      else content.setInt32(at, Number(value), true);
+      if (arg === "float32") numbers.setFloat32(at, Number(value), true);
+      else numbers.setInt32(at, Number(value), true);
       at += 4;
     }
-    content.setUint32(at, x - excess, true);
-    entries.push({ binding: entries.length, resource: { buffer: numbers } });
-    this.device.queue.writeBuffer(numbers, 0, content.buffer);
-    this.#submit(`the kernel '${name}'`, (encoder) => {
-      const pass = encoder.beginComputePass();
-      pass.setPipeline(pipeline);
-      pass.setBindGroup(0, this.device.createBindGroup({ layout, entries }));
-      pass.dispatchWorkgroups(Math.ceil(x / layers), y, layers);
-      pass.end();
-    });
+    numbers.setUint32(at, x - excess, true);
+    this.#checkAlive();
+    const grid = [Math.ceil(x / layers), y, layers] as const;
+    this.#batch.launch({ name, pipeline, layout, buffers, numbers: numbers.buffer, groups: grid });
   }
 }
 

@@ -21,7 +21,7 @@ import { testCore } from "../core_suite.js";
 import { ended, PYTHON, start } from "../servers.js";
 
 const CORE = new URL("js/core.wasm", ROOT);
-const MOST_COMPRESSED = 238_000; // bytes
+const MOST_COMPRESSED = 310_000; // bytes; the VM and the caches of language models take 70,000
 
 let core: Runtime;
 before(async () => {

@@ -5,6 +5,12 @@
 /** Groups of a dispatch, buffers in order; the last one has the numbers. */
 export type FakeKernel = (groups: readonly number[], buffers: readonly DataView[]) => void;
 
+interface Binding {
+  readonly buffer: FakeBuffer;
+  readonly offset?: number;
+  readonly size?: number;
+}
+
 class FakeBuffer {
   readonly bytes: Uint8Array;
   destroyed = false;
@@ -18,6 +24,7 @@ class FakeBuffer {
 
 export class FakeGpu {
   readonly buffers: FakeBuffer[] = [];
+  submissions = 0;
   readonly dispatches: { entry: string; groups: number[]; layout: string[] }[] = [];
   readonly kernels: Record<string, FakeKernel>;
   readonly features = new Set<string>();
@@ -89,8 +96,11 @@ export class FakeGpu {
   createComputePipeline({ layout, compute }: any): object {
     return { entry: compute.module.wrong ? "" : compute.entryPoint, layout: layout.types };
   }
-  createBindGroup({ entries }: { entries: { resource: { buffer: FakeBuffer } }[] }): FakeBuffer[] {
-    return entries.map((entry) => entry.resource.buffer);
+  createBindGroup({ entries }: { entries: { resource: Binding }[] }): DataView[] {
+    return entries.map(({ resource: { buffer, offset = 0, size = buffer.size } }) => {
+      this.#check(!buffer.destroyed && offset % 256 === 0 && offset + size <= buffer.size, "invalid binding");
+      return new DataView(buffer.bytes.buffer, offset, size);
+    });
   }
 
   createCommandEncoder(): object {
@@ -103,19 +113,19 @@ export class FakeGpu {
   }
   #pass(commands: (() => void)[]): object {
     let pipeline!: { entry: string; layout: string[] };
-    let group: FakeBuffer[] = [];
+    let views: DataView[] = [];
     return {
       setPipeline: (value: typeof pipeline) => {
         pipeline = value;
       },
-      setBindGroup: (_: number, value: FakeBuffer[]) => {
-        group = value;
+      setBindGroup: (_: number, value: DataView[]) => {
+        views = value;
       },
       dispatchWorkgroups: (...groups: number[]) => {
         if (!this.#check(pipeline.entry !== "" && groups.every((n) => n < 65536), "invalid dispatch")) return;
         this.dispatches.push({ ...pipeline, groups });
-        const views = group.map(({ bytes }) => new DataView(bytes.buffer));
-        commands.push(() => this.kernels[pipeline.entry]?.(groups, views));
+        const [kernel, given] = [this.kernels[pipeline.entry], views];
+        commands.push(() => kernel?.(groups, given));
       },
       end: () => undefined,
     };
@@ -128,7 +138,10 @@ export class FakeGpu {
       const copy = bytes.slice(); // what is written is taken at once
       this.#waiting.push(() => buffer.bytes.set(copy, at));
     },
-    submit: (lists: (() => void)[][]) => void this.#waiting.push(...lists.flat()),
+    submit: (lists: (() => void)[][]) => {
+      this.submissions += 1;
+      this.#waiting.push(...lists.flat());
+    },
     onSubmittedWorkDone: () => this.#finish(),
   };
 }

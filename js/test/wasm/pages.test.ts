@@ -36,6 +36,8 @@ before(async () => {
     "builder = portcall.graph.GraphBuilder()",
     'builder.output(builder.call("exp", [builder.input("data_0", (1, 3, 224, 224))], (1, 3, 224, 224)))',
     'portcall.graph.export_bundle("squeezenet.wasm", builder.graph(), kernels, {})',
+    `import sys; sys.path.insert(0, ${JSON.stringify(here("wasm"))}); import portcall.compile, vm_models`,
+    'portcall.compile.onnx(vm_models.rows(), target="wasm32", runtime="vm", check=False).save("model.wasm")',
     `portcall.toolchain.create_shared([${JSON.stringify(here("wasm/shapes.c"))}], "shapes.wasm", target="wasm32")`,
   );
 });
@@ -51,6 +53,11 @@ test("a model", () => {
     const pixels = new Float32Array(3 * 224 * 224);`;
   const code = `${blockWith("js", '.get("default")')}\nconsole.log(scores.length, scores[0]);`;
   assert.equal(runBlock(folder, before, code), "150528 1\n");
+});
+
+test("a model of the Relax VM", () => {
+  const before = 'import { readFileSync } from "node:fs"; const bytes = readFileSync("model.wasm");';
+  assert.match(runBlock(folder, before, blockWith("js", "vm.create(core")), /^\[ 'main' \] \[ 2, 4 \]/);
 });
 
 test("objects of described types", () => {

@@ -73,6 +73,35 @@ describe("WebGPU", () => {
     assert.deepEqual(fake.dispatches[0], { entry: "scale_add_kernel", groups: [2, 1, 1], layout });
   });
 
+  test("is given kernels together, each with its numbers, and in order with what is written and freed", async () => {
+    const { fake, gpu, kernels } = await open();
+    const [x, y, z] = [gpu.tensor(iota(4)), gpu.tensor(new Float32Array(4)), gpu.empty([4])];
+    const [scale, negate] = [kernels.get("scale_add"), kernels.get("negate")];
+    scale(x, y, z, 2, 0);
+    scale(z, x, y, 10, 0);
+    negate(y, z);
+    await gpu.wait();
+    assert.equal(fake.submissions, 1);
+    assert.deepEqual(await gpu.read(z), new Float32Array([-0, -21, -42, -63]));
+    const before = fake.submissions;
+    negate(x, z);
+    gpu.tensor(new Float32Array([1])); // of no kernel of these
+    assert.equal(fake.submissions, before);
+    x.dispose(); // while the kernel has not begun
+    assert.deepEqual(await gpu.read(z), new Float32Array([-0, -1, -2, -3]));
+  });
+
+  test("takes more kernels than a batch has room for, and begins without being waited for", async () => {
+    const { fake, gpu, kernels } = await open();
+    const [x, y] = [gpu.tensor(new Float32Array(4).fill(1)), gpu.tensor(new Float32Array(4))];
+    const add = kernels.get("scale_add");
+    for (let i = 0; i < 600; ++i) add(x, y, y, 1, 0);
+    assert.equal(fake.submissions, 2);
+    await undefined;
+    assert.equal(fake.submissions, 3);
+    assert.deepEqual(await gpu.read(y), new Float32Array(4).fill(600));
+  });
+
   test("spreads long grids over two axes", async () => {
     const { fake, gpu, kernels } = await open();
     const n = 150_001;

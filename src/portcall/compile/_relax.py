@@ -25,6 +25,8 @@ Params = Mapping[str, Any] | Sequence[tuple[str, Any]] | None
 
 def compile_graph(module: Any, target: str, function: str, params: Params, options: Options) -> CompiledModel:
     """Compile one function to a graph; parameters and errors are those of ``portcall.compile.relax``."""
+    if target == "webgpu":
+        raise ModelError("a graph's kernels are for processors: for WebGPU runtime='vm'")
     machine = find_target(target)
     steps = Steps(options.progress)
     with steps.step("read"):

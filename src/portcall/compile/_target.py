@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ _MACHINES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "riscv64": ("riscv64-linux-gnu", "generic-rv64", {"mattr": ["+m", "+a", "+f", "+d", "+c"], "mabi": "lp64d"}),
     "wasm32": ("wasm32-unknown-unknown-wasm", "generic", {"mattr": ["+simd128"], "vector-width": 128}),
 }
+_WEBGPU = {"kind": "webgpu", "max_num_threads": 256}  # a group's, on every device
 _TUNING = ("fast-", "slow-", "false-deps-", "prefer-")  # with which LLVM's names of what is only faster begin
 _ALIASES = {"amd64": "x86_64", "arm64": "aarch64", "armv7l": "arm", "armv7": "arm"}
 
@@ -85,12 +86,20 @@ class Target:
         return 4 if self.registers >= 32 else 3
 
 
-def find_target(name: str) -> Target:
+def find_target(name: str, *, gpu: bool = False) -> Target:
     """Return the target of a name.
+
+    Parameters:
+        gpu: a GPU may be meant: ``webgpu``, which a tab has.
 
     Raises:
         ValueError: no such machine is known, or LLVM knows no such processor.
     """
+    if name == "webgpu":
+        if not gpu:
+            raise ValueError(f"target '{name}' is for modules of TVM's Relax alone: portcall.compile.relax")
+        host = find_target("wasm32")
+        return replace(host, name=name, tvm=tvm.target.Target({**_WEBGPU, "host": dict(host.tvm.export())}))
     where, _, cpu = name.partition(":")
     machine = platform.machine() if where == "native" else where.partition("-")[0]
     machine = _kind_of(machine)

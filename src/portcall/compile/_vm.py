@@ -15,6 +15,7 @@ from typing import Any
 import onnx
 import tvm
 from tvm import relax
+from tvm.relax.backend import gpu_generic
 
 import portcall
 from portcall import toolchain
@@ -110,7 +111,7 @@ def compile_executable(model: Any, target: str, options: Options) -> CompiledExe
 
 
 def _compile_executable(model: Any, target: str, options: Options) -> CompiledExecutable:
-    machine = find_target(target)
+    machine = find_target(target, gpu=isinstance(model, tvm.IRModule))
     steps = Steps(options.progress)
     given = None
     kernels: Mapping[str, int] = {}
@@ -137,7 +138,8 @@ def _compile_executable(model: Any, target: str, options: Options) -> CompiledEx
         del proto
         forget_all_but(*([given] if options.check else []))
     with steps.step("compile"), as_model_error("compile"):
-        executable = tvm.compile(module, target=machine.tvm)
+        pipeline = gpu_generic.get_default_pipeline(machine.tvm) if machine.name == "webgpu" else "default"
+        executable = tvm.compile(module, target=machine.tvm, relax_pipeline=pipeline)
         del module  # with weights that the check does without
         parts = _parts(executable)
         del executable

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+// The Relax VM and language models in the core for WebAssembly, on the host. Chromium runs them on WebGPU
+// (test/browser/language.test.ts). Needs js/core.wasm, which `make wasm` makes.
+
+import assert from "node:assert/strict";
+import { cpSync, mkdtempSync, readFileSync, rmSync, truncateSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { after, before, describe, test } from "node:test";
+import { fileURLToPath } from "node:url";
+import { FunctionNotFoundError, load, ModelError, type Module, type Runtime, vm } from "../../src/index.js";
+import { pick } from "../../src/vm/sampling.js";
+import { ROOT } from "../captures.js";
+import { ended, PYTHON, start } from "../servers.js";
+
+const PROMPT = [1, 2, 3, 4, 5];
+
+let folder: string;
+let core: Runtime;
+let library: Module;
+before(async () => {
+  folder = mkdtempSync(join(tmpdir(), "portcall-vm-"));
+  await ended((await start(PYTHON, [fileURLToPath(new URL("js/test/wasm/vm_models.py", ROOT)), folder])).process);
+  core = await load({ backend: "wasm" });
+  library = read("language.wasm");
+});
+after(() => rmSync(folder, { recursive: true }));
+
+const read = (name: string) => core.loadModuleSync(new Uint8Array(readFileSync(join(folder, name))));
+
+async function collect(ids: AsyncIterable<number>): Promise<number[]> {
+  const all: number[] = [];
+  for await (const id of ids) all.push(id);
+  return all;
+}
+
+describe("machines", () => {
+  test("run models whose sizes are open", () => {
+    const machine = vm.create(core, read("rows.wasm"));
+    assert.deepEqual(machine.functions, ["main"]);
+    for (const n of [1, 5]) {
+      const z = machine.get("main")(machine.tensor(new Float32Array(8 * n).fill(1), [n, 8]));
+      assert.deepEqual(
+        [z.shape, Array.from(z.data.slice(0, 4))],
+        [
+          [n, 4],
+          [0, 0, 0, 8],
+        ],
+      );
+    }
+    assert.throws(() => machine.get("main")(machine.tensor(new Float32Array(7), [1, 7])), /8/);
+    assert.throws(() => machine.get("other"), FunctionNotFoundError);
+    machine.dispose();
+  });
+
+  test("refuse what is no executable", () => {
+    assert.throws(() => vm.create(core, 5 as any), TypeError);
+    assert.throws(() => vm.create(core, library, { gpu: {} as any }), TypeError);
+    const kernels = core.getGlobalFunc("portcall.ModuleOfFunctions")(new Map([["f", () => 1]]));
+    assert.throws(() => vm.create(core, kernels), { name: "TypeError", message: /no executable/ });
+  });
+});
+
+describe("language models", () => {
+  test("give the tokens and logits of the machine that compiled them", async () => {
+    const expected = JSON.parse(readFileSync(join(folder, "expected.json"), "utf8"));
+    const seen: vm.Progress[] = [];
+    const options = { tokens: 64, onProgress: (progress: vm.Progress) => seen.push(progress) };
+    using model = await vm.language(core, library, join(folder, "weights"), options);
+    assert.deepEqual(await collect(model.generate(PROMPT, { tokens: 12 })), expected.ids);
+    const logits = await model.logits(PROMPT);
+    assert.equal(logits.length, model.vocabulary);
+    assert(logits.every((value, i) => Math.abs(value - expected.logits[i]) < 1e-4));
+    assert(seen.length > 1);
+    assert.equal(seen.at(-1)!.loaded, seen[0]!.total);
+    assert.deepEqual(await collect(model.generate(PROMPT, { stop: [expected.ids[2]] })), expected.ids.slice(0, 2));
+    const turns = await Promise.all([1, 2].map(() => collect(model.generate(PROMPT, { tokens: 5 }))));
+    assert.deepEqual(turns, [expected.ids.slice(0, 5), expected.ids.slice(0, 5)]);
+  });
+
+  test("name what is wrong, and go on", async () => {
+    using model = await vm.language(core, library, join(folder, "weights"), { tokens: 64, chunk: 16 });
+    for (const ids of [[], [1.5], [-1], [128]]) await assert.rejects(model.logits(ids), RangeError);
+    await assert.rejects(collect(model.generate(PROMPT, { temperature: -1 })), RangeError);
+    await assert.rejects(collect(model.generate(PROMPT)), /the cache is full/);
+    await assert.rejects(model.logits(new Array(100).fill(1)), /the cache is full/);
+    assert.equal((await model.logits(PROMPT)).length, 128);
+    await assert.rejects(vm.language(core, library, folder, { chunk: 0 }), RangeError);
+    await assert.rejects(vm.language(core, library, folder, { pages: 4 } as any), TypeError);
+    await assert.rejects(vm.language(core, read("rows.wasm"), folder), { name: "TypeError", message: /embed/ });
+  });
+
+  test("tell which weights are missing or damaged", async () => {
+    const change = async (what: (weights: string) => void, message: RegExp) => {
+      const weights = join(folder, "damaged");
+      cpSync(join(folder, "weights"), weights, { recursive: true });
+      what(weights);
+      await assert.rejects(vm.language(core, library, weights, { tokens: 64 }), (error: Error) => {
+        assert(error instanceof ModelError);
+        assert.match(error.message, message);
+        return true;
+      });
+      rmSync(weights, { recursive: true });
+    };
+    const list = (edit: (records: any[]) => void) => (weights: string) => {
+      const file = join(weights, "tensor-cache.json");
+      const found = JSON.parse(readFileSync(file, "utf8"));
+      edit(found.records);
+      writeFileSync(file, JSON.stringify(found));
+    };
+    await change((weights) => rmSync(join(weights, "tensor-cache.json")), /no weights.*tensor-cache/);
+    await change((weights) => writeFileSync(join(weights, "tensor-cache.json"), "[]"), /no list/);
+    await change((weights) => rmSync(join(weights, "params_shard_1.bin")), /params_shard_1/);
+    await change((weights) => truncateSync(join(weights, "params_shard_1.bin"), 100), /params_shard_1.*has 100/);
+    await change(
+      list((records) => records.pop()),
+      /not the weights/,
+    );
+    await change(
+      list(([shard]) => (shard.dataPath = "../weights/params_shard_0.bin")),
+      /no list/,
+    );
+    await change(
+      list(([shard]) => (shard.records[0].byteOffset = 1e9)),
+      /no list/,
+    );
+    await change(
+      list(([shard]) => (shard.records[0].format = "zip")),
+      /zip/,
+    );
+    await change(
+      list(([shard]) => (shard.records[0].dtype = "float99")),
+      /float99/,
+    );
+    await change(
+      list(([shard]) => (shard.records[0].shape = [3])),
+      /\[3\]/,
+    );
+  });
+});
+
+test("sampling takes the most likely, or draws among them", () => {
+  const logits = new Float32Array([0, 2, 1, -Infinity]);
+  assert.equal(pick(logits, {}), 1);
+  const drawn = [0, 0.2, 0.5, 0.7, 0.95].map((x) => pick(logits, { temperature: 1, random: () => x }));
+  assert.deepEqual(drawn, [1, 1, 1, 2, 0]);
+  assert.equal(pick(logits, { temperature: 1, topP: 0.6, random: () => 0.999 }), 1);
+  assert.equal(pick(logits, { temperature: 1e-30, random: () => 0.999 }), 1);
+  assert.throws(() => pick(new Float32Array([Number.NaN]), {}), /no numbers/);
+  assert.throws(() => pick(logits, { topP: 0 }), RangeError);
+});
