@@ -264,7 +264,7 @@ TEST("the copy of a library names no table of sections that it lacks") {
   size_t copies[2] = {0, 0};          // without and with such a table
   auto look = [](dl_phdr_info* info, size_t, void* out) {
     const bool table = reinterpret_cast<const ElfW(Ehdr)*>(info->dlpi_addr)->e_shoff != 0;
-    if (Contains(info->dlpi_name, "/proc/self/fd/")) ++static_cast<size_t*>(out)[table];
+    if (Contains(info->dlpi_name, "/proc/self/task/")) ++static_cast<size_t*>(out)[table];
     return 0;
   };
   dl_iterate_phdr(look, copies);
