@@ -5,21 +5,23 @@ import { checkArray, checkText, got } from "./check.js";
 
 const CODES: Record<string, number> = { int: 0, uint: 1, float: 2, handle: 3, bfloat: 4, complex: 5, bool: 6 };
 // Names that hold their bits: code and bits.
-const NAMED: Record<string, readonly [number, number]> = {
-  bool: [6, 8],
-  float8_e3m4: [7, 8],
-  float8_e4m3: [8, 8],
-  float8_e4m3b11fnuz: [9, 8],
-  float8_e4m3fn: [10, 8],
-  float8_e4m3fnuz: [11, 8],
-  float8_e5m2: [12, 8],
-  float8_e5m2fnuz: [13, 8],
-  float8_e8m0fnu: [14, 8],
-  float6_e2m3fn: [15, 6],
-  float6_e3m2fn: [16, 6],
-  float4_e2m1fn: [17, 4],
-};
-const NAMES = new Map(Object.entries(NAMED).map(([name, [code, bits]]) => [`${code}:${bits}`, name]));
+const NAMED = new Map<string, readonly [number, number]>(
+  Object.entries({
+    bool: [6, 8],
+    float8_e3m4: [7, 8],
+    float8_e4m3: [8, 8],
+    float8_e4m3b11fnuz: [9, 8],
+    float8_e4m3fn: [10, 8],
+    float8_e4m3fnuz: [11, 8],
+    float8_e5m2: [12, 8],
+    float8_e5m2fnuz: [13, 8],
+    float8_e8m0fnu: [14, 8],
+    float6_e2m3fn: [15, 6],
+    float6_e3m2fn: [16, 6],
+    float4_e2m1fn: [17, 4],
+  }),
+);
+const NAMES = new Map([...NAMED].map(([name, [code, bits]]) => [`${code}:${bits}`, name]));
 const LONGEST = 65535; // lanes, and bits have 8 bits on the wire
 
 export type TypedArray =
@@ -95,7 +97,7 @@ export function dtype(name: string | DataType): DataType {
   if (name instanceof DataType) return name;
   const [, base = "", lanesText = ""] = /^(.*?)(?:x([1-9]\d*))?$/.exec(checkText(name, "a data type")) ?? [];
   const lanes = lanesText ? Number(lanesText) : 1;
-  const named = NAMED[base];
+  const named = NAMED.get(base);
   if (named && lanes <= LONGEST) return new DataType(named[0], named[1], lanes);
   const plain = /^(int|uint|float|handle|bfloat|complex)([1-9]\d*)$/.exec(base);
   if (plain && Number(plain[2]) < 256 && lanes <= LONGEST) {

@@ -16,7 +16,7 @@ export async function readSource(source: string | URL): Promise<Uint8Array> {
   try {
     if (isNode() && !/^https?:/.test(String(source))) {
       const { readFile } = await import("../node.js");
-      return new Uint8Array(await readFile(source));
+      return new Uint8Array(await readFile(/^file:/.test(String(source)) ? new URL(source) : source));
     }
     const answer = await fetch(source);
     if (!answer.ok) throw new Error(`${answer.status} ${answer.statusText}`);

@@ -2,15 +2,16 @@
 // Weights of a model as TVM's tools write them: shards, and a list of what is where, tensor-cache.json. Shards go from the
 // network to tensors one after the other, and stay in the browser's cache when they are whole.
 
-import { checkOptions } from "../check.js";
+import { checkCallback, checkFlag, checkOptions, checkSignal, checkText, isNode } from "../check.js";
 import type { CoreTensor } from "../core/objects.js";
 import { readSource } from "../core/source.js";
-import { dtype } from "../dtype.js";
+import { countOf, dtype } from "../dtype.js";
 import { ModelError } from "../errors.js";
 import type { VirtualMachine } from "./machine.js";
 
 const LISTS = ["tensor-cache.json", "ndarray-cache.json"]; // what older tools call it
 const CACHE = "portcall-weights";
+const MOST_EXTENTS = 32;
 const BF16 = "f32-to-bf16"; // the upper halves of float32
 
 /** How far weights are: bytes that are here, of all. */
@@ -57,7 +58,10 @@ export async function loadWeights(
   options: WeightsOptions = {},
 ): Promise<Map<string, CoreTensor>> {
   const { onProgress, cache = true, signal } = checkOptions(options, ["onProgress", "cache", "signal"]);
-  const base = String(folder).replace(/\/?$/, "/");
+  checkCallback(onProgress, "onProgress");
+  checkFlag(cache, "cache");
+  checkSignal(signal, "signal");
+  const base = checkText(folder instanceof URL ? folder.href : folder, "the folder").replace(/\/?$/, "/");
   const shards = await readList(base);
   const store = cache ? await openStore() : undefined;
   const total = shards.reduce((sum, { nbytes }) => sum + nbytes, 0);
@@ -110,16 +114,17 @@ function isShard(value: any): value is Shard {
   const sizes = (...numbers: unknown[]) => numbers.every((n) => Number.isSafeInteger(n) && (n as number) >= 0);
   const texts = (...all: unknown[]) => all.every((text) => typeof text === "string");
   return (
-    texts(value?.dataPath, value.format) &&
-    /^[^/\\]+$/.test(value.dataPath) &&
-    !/^\.+$/.test(value.dataPath) &&
+    texts(value?.dataPath, value?.format) &&
+    /^[^/\\\0]+$/.test(value.dataPath) &&
+    !/^\.+$|\p{Surrogate}/u.test(value.dataPath) &&
     value.format === "raw-shard" &&
     sizes(value.nbytes) &&
     Array.isArray(value.records) &&
     value.records.every(
       (r: any) =>
-        texts(r?.name, r.dtype, r.format) &&
+        texts(r?.name, r?.dtype, r?.format) &&
         Array.isArray(r.shape) &&
+        r.shape.length <= MOST_EXTENTS &&
         sizes(...r.shape, r.nbytes, r.byteOffset) &&
         r.byteOffset + r.nbytes <= value.nbytes,
     )
@@ -140,7 +145,7 @@ async function readShard(
   { dataPath, nbytes, md5sum = "" }: Shard,
   store: Cache | undefined,
 ): Promise<{ bytes: Uint8Array; cached: boolean }> {
-  const address = base + encodeURIComponent(dataPath);
+  const address = base + (isFile(base) ? dataPath : encodeURIComponent(dataPath));
   const key =
     store && new URL(`?portcall=${nbytes}-${encodeURIComponent(md5sum)}`, new URL(address, location.href)).href;
   const kept = key && (await store.match(key));
@@ -161,6 +166,11 @@ async function readShard(
   return { bytes, cached: false };
 }
 
+/** Whether it is a path of Node, which is read as it is. */
+function isFile(base: string): boolean {
+  return isNode() && !/^(https?|file):/.test(base);
+}
+
 function tensorOf(machine: VirtualMachine, base: string, entry: Entry, shard: Uint8Array): CoreTensor {
   const { name, shape, format, nbytes, byteOffset } = entry;
   const bytes = shard.subarray(byteOffset, byteOffset + nbytes);
@@ -169,7 +179,9 @@ function tensorOf(machine: VirtualMachine, base: string, entry: Entry, shard: Ui
     throw new ModelError(`${base}: '${name}' has the format '${format}', raw and ${BF16} are known`);
   }
   try {
-    return machine.tensor(halves ? widen(bytes) : bytes, shape, dtype(entry.dtype));
+    const [type, data] = [dtype(entry.dtype), halves ? widen(bytes) : bytes];
+    if (type.bytesOf(countOf(shape)) !== data.byteLength) throw new RangeError(`it has ${nbytes} bytes`);
+    return machine.tensor(data, shape, type);
   } catch (error) {
     if (!(error instanceof RangeError || error instanceof TypeError)) throw error; // such as a lost device
     throw new ModelError(`${base}: '${name}' is no ${entry.dtype}[${shape}]: ${error.message}`, { cause: error });
@@ -178,7 +190,8 @@ function tensorOf(machine: VirtualMachine, base: string, entry: Entry, shard: Ui
 
 /** Return the float32 whose upper halves these are. */
 function widen(bytes: Uint8Array): Float32Array {
-  const halves = new Uint16Array(bytes.slice().buffer, 0, bytes.length >> 1);
+  if (bytes.length % 2) throw new RangeError(`${bytes.length} bytes are no halves`);
+  const halves = new Uint16Array(bytes.slice().buffer);
   const bits = new Uint32Array(halves.length);
   for (let i = 0; i < halves.length; ++i) bits[i] = halves[i]! << 16;
   return new Float32Array(bits.buffer);

@@ -7,7 +7,7 @@ import { cpSync, mkdtempSync, readFileSync, rmSync, truncateSync, writeFileSync 
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, describe, test } from "node:test";
-import { fileURLToPath } from "node:url";
+import { fileURLToPath, pathToFileURL } from "node:url";
 import { FunctionNotFoundError, load, ModelError, type Module, type Runtime, vm } from "../../src/index.js";
 import { pick } from "../../src/vm/sampling.js";
 import { ROOT } from "../captures.js";
@@ -136,6 +136,41 @@ describe("language models", () => {
       list(([shard]) => (shard.records[0].shape = [3])),
       /\[3\]/,
     );
+    const edits: [(shard: any) => void, RegExp][] = [
+      [(shard) => (shard.records[0] = null), /no list/],
+      [(shard) => (shard.records[0].shape = new Array(1_000_000).fill(1)), /no list/],
+      [(shard) => (shard.records[0].shape = [2 ** 53 - 1, 2 ** 53 - 1]), /too large/],
+      [(shard) => (shard.records[0].shape = [2 ** 40]), /32768 bytes/],
+      [(shard) => (shard.records[0].dtype = "__proto__"), /invalid data type/],
+      [(shard) => (shard.records[0].name = "__proto__"), /not the weights/],
+      [(shard) => Object.assign(shard.records[0], { format: "f32-to-bf16", nbytes: 3 }), /no halves/],
+      [(shard) => (shard.dataPath = "\ud800"), /no list/],
+    ];
+    for (const [edit, message] of edits) {
+      await change(
+        list(([shard]) => edit(shard)),
+        message,
+      );
+    }
+    await change(
+      list((records) => (records[0] = null)),
+      /no list/,
+    );
+  });
+
+  test("take weights from folders and files with any names", async () => {
+    const weights = join(folder, "of a model");
+    cpSync(join(folder, "weights"), weights, { recursive: true });
+    const text = readFileSync(join(weights, "tensor-cache.json"), "utf8");
+    writeFileSync(join(weights, "tensor-cache.json"), text.replace("params_shard_0.bin", "first of 2, 50%20.bin"));
+    cpSync(join(weights, "params_shard_0.bin"), join(weights, "first of 2, 50%20.bin"));
+    for (const where of [weights, pathToFileURL(weights), pathToFileURL(weights).href]) {
+      (await vm.language(core, library, where, { tokens: 64 })).dispose();
+    }
+    await assert.rejects(vm.language(core, library, 5 as any), TypeError);
+    for (const options of [{ onProgress: 5 }, { signal: 5 }, { cache: "no" }]) {
+      await assert.rejects(vm.loadWeights({} as any, weights, options as any), TypeError);
+    }
   });
 });
 
