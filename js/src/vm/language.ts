@@ -2,13 +2,13 @@
 // Language models: a machine, its weights and a cache of keys and values, used by ids of tokens. Functions have the names
 // that models of MLC-LLM have: create_tir_paged_kv_cache, embed, prefill, decode.
 
-import { checkOptions } from "../check.js";
+import { checkArray, checkOptions } from "../check.js";
 import type { Runtime } from "../core/interface.js";
 import type { CoreObject, CoreTensor, Module } from "../core/objects.js";
 import { symbolDispose } from "../core/objects.js";
 import { ModelError } from "../errors.js";
 import { create, type MachineOptions, type VirtualMachine } from "./machine.js";
-import { pick, type Sampling } from "./sampling.js";
+import { checkSampling, pick, type Sampling } from "./sampling.js";
 import { loadWeights, type WeightsOptions } from "./weights.js";
 
 const CREATE = "create_tir_paged_kv_cache";
@@ -46,19 +46,24 @@ export async function language(
     if (!Number.isSafeInteger(size) || size < 1) throw new RangeError(`${name} ${size} (must be an integer above 0)`);
   }
   const machine = create(core, library, { gpu });
+  let found = new Map<string, CoreTensor>();
+  let cache: CoreObject | undefined;
   try {
     const missing = NEEDED.filter((name) => !machine.functions.includes(name)).join(", ");
     if (missing)
       throw new TypeError(`the library is no language model with a paged cache: it has no function ${missing}`);
-    const params = inOrder(machine, weights, await loadWeights(machine, weights, rest));
+    found = await loadWeights(machine, weights, rest);
+    const params = inOrder(machine, weights, found);
+    for (const tensor of found.values()) if (!params.includes(tensor)) tensor.dispose(); // of no use here
     const atOnce = Math.min(chunk, tokens);
     const sizes = [1, tokens, atOnce, pageSize, 0].map((size) => machine.shape([size]));
-    const cache: CoreObject = machine.get(CREATE)(...sizes);
+    cache = machine.get(CREATE)(...sizes) as CoreObject;
+    for (const size of sizes) size.dispose();
     const model = new LanguageModel(machine, params, cache, atOnce);
     await model.begin();
     return model;
   } catch (error) {
-    machine.dispose();
+    for (const each of [...found.values(), cache, machine]) each?.dispose();
     throw error;
   }
 }
@@ -66,8 +71,9 @@ export async function language(
 /** The weights as the library's functions take them: in the order that its metadata name, or that of the list. */
 function inOrder(machine: VirtualMachine, folder: string | URL, found: Map<string, CoreTensor>): CoreTensor[] {
   if (!machine.functions.includes("_metadata")) return [...found.values()];
-  const { params } = JSON.parse(machine.get("_metadata")());
-  return params.map(({ name }: { name: string }) => {
+  const { params } = JSON.parse(machine.get("_metadata")()) ?? {};
+  if (!Array.isArray(params)) return [...found.values()];
+  return params.map(({ name }) => {
     const tensor = found.get(name);
     if (!tensor) throw new ModelError(`${folder}: these are not the weights of this library: there is no '${name}'`);
     return tensor;
@@ -84,6 +90,7 @@ export class LanguageModel {
   readonly #chunk: number;
   #last = 0; // sequence
   #turn: Promise<unknown> = Promise.resolve();
+  #disposed = false;
 
   /** @internal */
   constructor(machine: VirtualMachine, params: readonly CoreTensor[], cache: CoreObject, chunk: number) {
@@ -94,9 +101,11 @@ export class LanguageModel {
   }
 
   /** Return the logits after some tokens, of a sequence of their own.
-   * @throws RangeError An id that there is not. */
+   * @throws RangeError An id that there is not.
+   * @throws PortcallError The cache is full. */
   async logits(ids: readonly number[]): Promise<Float32Array> {
-    return this.#within((sequence) => this.#feed(sequence, ids));
+    const given = [...checkArray(ids, "the ids")];
+    return this.#within((sequence) => this.#feed(sequence, given));
   }
 
   /** @internal Compute a token, whose logits tell how many ids there are; kernels are compiled by then. */
@@ -110,12 +119,21 @@ export class LanguageModel {
     try {
       return await use(sequence);
     } finally {
-      this.#state("remove_sequence", sequence);
+      this.#undo("remove_sequence", sequence);
     }
   }
 
   #state(name: string, ...args: unknown[]): void {
+    this.#checkThere();
     this.machine.builtin(`kv_state_${name}`)(this.#cache, ...args);
+  }
+
+  #checkThere(): void {
+    if (this.#disposed) throw new TypeError("the language model was disposed of");
+  }
+
+  #undo(name: string, ...args: unknown[]): void {
+    if (!this.#disposed) this.#state(name, ...args);
   }
 
   /** Give the ids that follow a prompt, as they are computed. Several may be generated in turns.
@@ -127,19 +145,25 @@ export class LanguageModel {
       stop = [],
       ...sampling
     } = checkOptions(options, ["tokens", "stop", "temperature", "topP", "random"] as const);
+    if (!((Number.isSafeInteger(tokens) && tokens >= 0) || tokens === Number.POSITIVE_INFINITY)) {
+      throw new RangeError(`tokens ${tokens} (must be an integer, at least 0)`);
+    }
+    checkSampling(sampling);
+    const ends = new Set(checkArray(stop, "stop"));
+    let given = [...checkArray(ids, "the ids")];
     const sequence = this.#last++;
     this.#state("add_sequence", sequence);
     try {
-      let logits = await this.#feed(sequence, ids);
+      let logits = await this.#feed(sequence, given);
       for (let made = 0; made < tokens; ++made) {
-        if (made) logits = await this.#feed(sequence, ids);
+        if (made) logits = await this.#feed(sequence, given);
         const id = pick(logits, sampling);
-        if (stop.includes(id)) return;
+        if (ends.has(id)) return;
         yield id;
-        ids = [id];
+        given = [id];
       }
     } finally {
-      this.#state("remove_sequence", sequence);
+      this.#undo("remove_sequence", sequence);
     }
   }
 
@@ -158,6 +182,7 @@ export class LanguageModel {
   }
 
   async #forward(sequence: number, ids: readonly number[]): Promise<Float32Array> {
+    this.#checkThere();
     const { machine } = this;
     const wrong = ids.find((id) => !(Number.isInteger(id) && id >= 0 && id < this.vocabulary));
     if (wrong !== undefined) throw new RangeError(`the id ${wrong} (must be an integer, 0-${this.vocabulary - 1})`);
@@ -179,7 +204,7 @@ export class LanguageModel {
       const all = (await machine.read(logits)) as Float32Array;
       return all.slice(-logits.shape.at(-1)!);
     } catch (error) {
-      this.#state("popn", sequence, ids.length);
+      this.#undo("popn", sequence, ids.length);
       throw error;
     } finally {
       for (const object of temporary) object.dispose();
@@ -188,6 +213,7 @@ export class LanguageModel {
 
   /** Give everything back: the cache, the weights and the machine. */
   dispose(): void {
+    this.#disposed = true;
     for (const each of [this.#cache, ...this.#params, this.machine]) each.dispose();
   }
   [symbolDispose](): void {

@@ -28,10 +28,15 @@ export function create(core: Runtime, library: Module, options: MachineOptions =
   if (gpu !== undefined && !(gpu instanceof WebGpu))
     throw new TypeError(`gpu is what openWebGpu gave, got ${got(gpu)}`);
   checkExecutable(library);
-  const machine: Module = library.get("vm_load_executable")();
+  const machine: Module = callOnce(library, "vm_load_executable");
   const devices = gpu ? [WEBGPU, HOST] : [HOST]; // on the host, too, shapes are computed
-  machine.get("vm_initialization")(...devices.flatMap(({ type, index }) => [type, index, POOLED]));
-  return new VirtualMachine(core, library, machine, gpu);
+  try {
+    callOnce(machine, "vm_initialization", ...devices.flatMap(({ type, index }) => [type, index, POOLED]));
+    return new VirtualMachine(core, library, machine, gpu);
+  } catch (error) {
+    machine.dispose();
+    throw error;
+  }
 }
 
 function checkExecutable(library: Module): void {
@@ -39,6 +44,16 @@ function checkExecutable(library: Module): void {
     library.get("vm_load_executable").dispose();
   } catch (error) {
     throw new TypeError("the library has no executable of a virtual machine", { cause: error });
+  }
+}
+
+/** Call a function of a module, which must not keep the module's memory afterwards. */
+function callOnce(module: Module, name: string, ...args: unknown[]): any {
+  const called = module.get(name);
+  try {
+    return called(...args);
+  } finally {
+    called.dispose();
   }
 }
 
@@ -57,7 +72,7 @@ export class VirtualMachine {
     this.core = core;
     this.gpu = gpu;
     this.#module = module;
-    const facts = JSON.parse(library.get("describe")());
+    const facts = JSON.parse(callOnce(library, "describe"));
     this.functions = facts.functions
       .filter(({ kind }: { kind: string }) => kind !== "packed")
       .map(({ name }: { name: string }) => name);

@@ -8,10 +8,11 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, describe, test } from "node:test";
 import { fileURLToPath, pathToFileURL } from "node:url";
-import { FunctionNotFoundError, load, ModelError, type Module, type Runtime, vm } from "../../src/index.js";
-import { pick } from "../../src/vm/sampling.js";
+import { FunctionNotFoundError, load, ModelError, type Module, openWebGpu, type Runtime, vm } from "../../src/index.js";
+import { checkSampling, pick } from "../../src/vm/sampling.js";
 import { ROOT } from "../captures.js";
 import { ended, PYTHON, start } from "../servers.js";
+import { FakeGpu } from "./fake_gpu.js";
 
 const PROMPT = [1, 2, 3, 4, 5];
 
@@ -81,13 +82,45 @@ describe("language models", () => {
   test("name what is wrong, and go on", async () => {
     using model = await vm.language(core, library, join(folder, "weights"), { tokens: 64, chunk: 16 });
     for (const ids of [[], [1.5], [-1], [128]]) await assert.rejects(model.logits(ids), RangeError);
-    await assert.rejects(collect(model.generate(PROMPT, { temperature: -1 })), RangeError);
+    const wrong = [{ tokens: -1 }, { tokens: 1.5 }, { tokens: Number.NaN }, { temperature: -1 }, { topP: 2 }];
+    for (const options of wrong) await assert.rejects(collect(model.generate(PROMPT, options)), RangeError);
+    for (const options of [{ stop: 5 }, { random: 5 }]) {
+      await assert.rejects(collect(model.generate(PROMPT, options as any)), TypeError);
+    }
+    for (const ids of [undefined, "12", 5]) await assert.rejects(model.logits(ids as any), TypeError);
+    const drawn = collect(model.generate(new Set(PROMPT) as any, { tokens: 1, temperature: 1e6, random: () => 0 }));
+    assert.equal((await drawn).length, 1);
     await assert.rejects(collect(model.generate(PROMPT)), /the cache is full/);
     await assert.rejects(model.logits(new Array(100).fill(1)), /the cache is full/);
     assert.equal((await model.logits(PROMPT)).length, 128);
     await assert.rejects(vm.language(core, library, folder, { chunk: 0 }), RangeError);
     await assert.rejects(vm.language(core, library, folder, { pages: 4 } as any), TypeError);
     await assert.rejects(vm.language(core, read("rows.wasm"), folder), { name: "TypeError", message: /embed/ });
+  });
+
+  test("give all of their memory back, also when they cannot be made, and end what is generated", async () => {
+    const gpu = await openWebGpu(core, new FakeGpu().gpu);
+    const left: number[] = [];
+    for (let i = 0; i < 2; ++i) {
+      await assert.rejects(vm.language(core, library, join(folder, "weights"), { gpu, tokens: 64 }), /expected cpu/);
+      left.push(gpu.used);
+    }
+    assert.equal(left[0], left[1]); // what the core keeps for the next machine
+    assert(left[0]! <= 4096);
+
+    const open = () => vm.language(core, library, join(folder, "weights"), { tokens: 64 });
+    const disposed = { name: "TypeError", message: /model was disposed of/ };
+    const model = await open();
+    for await (const _ of model.generate(PROMPT)) {
+      model.dispose();
+      break; // which is no error
+    }
+    await assert.rejects(model.logits(PROMPT), disposed);
+    const other = await open();
+    const computing = collect(other.generate(PROMPT));
+    other.dispose();
+    other.dispose();
+    await assert.rejects(computing, disposed);
   });
 
   test("tell which weights are missing or damaged", async () => {
@@ -181,6 +214,10 @@ test("sampling takes the most likely, or draws among them", () => {
   assert.deepEqual(drawn, [1, 1, 1, 2, 0]);
   assert.equal(pick(logits, { temperature: 1, topP: 0.6, random: () => 0.999 }), 1);
   assert.equal(pick(logits, { temperature: 1e-30, random: () => 0.999 }), 1);
-  assert.throws(() => pick(new Float32Array([Number.NaN]), {}), /no numbers/);
-  assert.throws(() => pick(logits, { topP: 0 }), RangeError);
+  for (const wrong of [[Number.NaN], [1, Number.NaN], [-Infinity], [0, Infinity]]) {
+    assert.throws(() => pick(new Float32Array(wrong), { temperature: 1 }), /no numbers/);
+  }
+  for (const options of [{ topP: 0 }, { temperature: Infinity }, { temperature: Number.NaN }]) {
+    assert.throws(() => checkSampling(options), RangeError);
+  }
 });
