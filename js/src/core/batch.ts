@@ -98,6 +98,7 @@ export class Batch {
         const { queue } = this.#gpu;
         if (nbytes) queue.writeBuffer(this.#room(), 0, this.#content.buffer, 0, nbytes);
         const encoder = this.#gpu.createCommandEncoder();
+        this.#pass = undefined; // of a batch that could not be encoded
         for (const encode of records) encode(encoder);
         this.#endPass();
         queue.submit([encoder.finish()]);

@@ -43,6 +43,7 @@ const ATTRIBUTES: Record<number, (gpu: GPUDevice) => unknown> = {
 };
 
 const opened = new WeakMap<Runtime, WebGpu>();
+const opening = new WeakMap<Runtime, Promise<WebGpu>>();
 
 /** Give the core in WebAssembly the device `webgpu:0`: the browser's, or one that is given, which has to have the features
  * and limits that kernels use. Sessions that are served by this core have it, too.
@@ -50,9 +51,13 @@ const opened = new WeakMap<Runtime, WebGpu>();
 export async function openWebGpu(core: Runtime, gpu?: GpuDevice): Promise<WebGpu> {
   if (!(core instanceof WasmRuntime))
     throw new TypeError("WebGPU needs the core in WebAssembly: load({ backend: 'wasm' })");
-  const known = opened.get(core);
-  if (known) return known;
-  return new WebGpu(core, gpu ?? (await requestDevice()));
+  const begun = opening.get(core) ?? begin(core, gpu).finally(() => opening.delete(core));
+  opening.set(core, begun);
+  return begun;
+}
+
+async function begin(core: WasmRuntime, gpu: GpuDevice | undefined): Promise<WebGpu> {
+  return opened.get(core) ?? new WebGpu(core, gpu ?? (await requestDevice()));
 }
 
 /** @internal The same device for the core of a session, with a limit of bytes; undefined where it was not opened. */
@@ -110,7 +115,12 @@ export class WebGpu {
     this.#limit = limit;
     this.#batch = new Batch(gpu, (what, explain) => {
       if (this.#lost) return; // whoever waits hears of it
-      this.#ask(what, (message) => new DeviceError(`${explain(message).message} on ${WEBGPU}`));
+      const failed = (message: string) => new DeviceError(`${explain(message).message} on ${WEBGPU}`);
+      try {
+        this.#ask(what, failed);
+      } catch (error) {
+        this.#failure ??= failed((error as Error).message); // at once, such as of a grid that is no number of WebGPU
+      }
     });
     gpu.lost.then(({ reason, message }) => {
       const why = [reason, message].filter(Boolean).join(": ");

@@ -102,6 +102,28 @@ describe("WebGPU", () => {
     assert.deepEqual(await gpu.read(y), new Float32Array(4).fill(600));
   });
 
+  test("goes on after a batch that could not be given to it", async () => {
+    const { fake, gpu, kernels } = await open();
+    const [x, y] = [gpu.tensor(iota(4)), gpu.empty([4])];
+    const make = fake.createBindGroup;
+    fake.createBindGroup = () => {
+      fake.createBindGroup = make;
+      throw new TypeError("outside of its range");
+    };
+    kernels.get("negate")(x, y);
+    await undefined; // whoever waits hears of it
+    await assert.rejects(gpu.wait(), { name: "DeviceError", message: /negate_kernel.*outside of its range/ });
+    kernels.get("negate")(x, y);
+    assert.deepEqual(await gpu.read(y), new Float32Array([-0, -1, -2, -3]));
+  });
+
+  test("is opened once, also by two at the same time", async () => {
+    const core = await load({ backend: "wasm" });
+    const [one, other] = await Promise.all([1, 2].map(() => openWebGpu(core, new FakeGpu(KERNELS).gpu)));
+    assert.equal(one, other);
+    assert.deepEqual(await other!.read(one!.tensor(iota(4))), iota(4));
+  });
+
   test("spreads long grids over two axes", async () => {
     const { fake, gpu, kernels } = await open();
     const n = 150_001;
