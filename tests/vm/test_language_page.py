@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from portcall.cli import cli
 from rpc.serving import serving
 
 PAGE = Path(__file__).parents[2] / "docs" / "language-models.md"
@@ -27,3 +30,6 @@ def test_language_models_page_code_runs(tmp_path: Path) -> None:
             said.append(done.stdout.splitlines())
     assert said[1][0] == said[2][0]
     assert said[1][2] == "3 (2, 512) 32"
+    shown = CliRunner().invoke(cli, ["inspect", str(tmp_path / "llm.so"), "--json"]).stdout
+    cache = json.loads(shown)["executable"]["cache"]
+    assert (cache["dtype"], cache["bytes_per_token"]) == ("float32", 1024)  # of a tensor that the library makes

@@ -21,6 +21,7 @@ async function modelOf(library: string, weights: string): Promise<NonNullable<ty
   if (loaded?.name === name) return loaded;
   loaded?.model.dispose();
   loaded = undefined;
+  element<HTMLProgressElement>("progress").value = 0;
   show("working", `Loading ${library}`);
   const core = await load();
   const gpu = await openWebGpu(core);
@@ -40,12 +41,12 @@ function megabytes(nbytes: number): string {
 }
 
 async function generate(): Promise<void> {
+  for (const id of ["ids", "prefill", "decode", "memory"]) element(id).textContent = "";
   const { model, gpu } = await modelOf(field("library"), field("weights"));
   const ids = field("prompt").trim().split(/[\s,]+/).map(Number); // biome-ignore format: one chain
   const options = { tokens: Number(field("tokens")), temperature: Number(field("temperature")) };
   show("working", "Computing");
   const out = element("ids");
-  out.textContent = "";
   const start = performance.now();
   let first = 0;
   let made = 0;
@@ -63,7 +64,7 @@ async function generate(): Promise<void> {
     element("memory").textContent = megabytes(gpu.used);
     if (stopped) break;
   }
-  show("done", `${made} tokens`);
+  show("done", `${made} ${made === 1 ? "token" : "tokens"}`);
 }
 
 element("stop").addEventListener("click", () => {

@@ -11,6 +11,7 @@ import portcall
 from portcall.vm._executable import ExecutableInfo
 
 _CREATE = re.compile(r"call +vm\.builtin\.paged_attention_kv_cache_create in: (.*?) +dst:")
+_TENSOR = re.compile(r"call +vm\.builtin\.alloc_tensor in: .*?(c\[\d+\]) +dst: (%\d+)")
 _LAYERS, _HEADS, _KEY_HEADS, _WIDTH, _INIT = 1, 2, 3, 4, 12  # places among TVM's arguments
 
 
@@ -44,13 +45,19 @@ def read_cache(info: ExecutableInfo) -> CacheInfo | None:
         return None
     words = found[1].split(", ")
 
-    def constant(place: int) -> Any:
-        index = re.fullmatch(r"c\[(\d+)\]", words[place])
+    def constant(word: str) -> Any:
+        index = re.fullmatch(r"c\[(\d+)\]", word)
         return info.constants[int(index[1])].value if index else None
 
+    def dtype(word: str) -> str:
+        if word.startswith("%"):  # a tensor that is made there
+            made = _TENSOR.findall(info.listing, 0, found.start())
+            word = [which for which, register in made if register == word][-1]
+        return str(portcall.dtype(str(constant(word)).partition("[")[0]))
+
     try:
-        first, end = constant(_LAYERS)
+        first, end = constant(words[_LAYERS])
         heads, keys, width = (int(words[place].removeprefix("i")) for place in (_HEADS, _KEY_HEADS, _WIDTH))
-        return CacheInfo(end - first, heads, keys, width, str(constant(_INIT)).partition("[")[0])
+        return CacheInfo(end - first, heads, keys, width, dtype(words[_INIT]))
     except (ValueError, TypeError, IndexError):  # it computes them, or is of another release
         return None
