@@ -78,6 +78,10 @@ describe("language models in Chromium", () => {
     const shards = asked.filter((path) => path.endsWith("params_shard_0.bin"));
     assert.equal(shards.length, 1); // the second time it was in the browser's cache
     if (process.env.SCREENSHOT) await page.screenshot({ path: process.env.SCREENSHOT });
+    await page.fill("#library", "/model/none.wasm");
+    await page.click("#generate");
+    await state("failed");
+    for (const id of ["#ids", "#prefill", "#decode"]) assert.equal(await page.textContent(id), ""); // not those from before
   });
 
   test("logits are those of the machine, another tab takes the same shards, and a lost device is an error", async () => {
