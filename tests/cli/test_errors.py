@@ -161,6 +161,11 @@ def test_explain_never_proposes_the_command_that_failed() -> None:
     assert explain(errors.SessionTimeoutError("late"), "doctor").next_step == ""
 
 
+def test_hints_for_a_shell_are_next_steps() -> None:
+    missing = errors.ConnectError("no server", peer="ssh://b", reason="no-server", hint="portcall deploy b")
+    assert explain(missing).next_step == "portcall deploy b"
+
+
 def test_explain_refused_connection_depends_on_the_address() -> None:
     def next_step(peer: str) -> str:
         return explain(errors.ConnectError("refused", peer=peer, reason="refused")).next_step

@@ -131,6 +131,8 @@ FARM_REASONS: dict[str, tuple[str, str]] = {
     "taken": ("", "--place NAME"),
     "expired": ("its holder was silent for too long", "portcall farm history --last 10 shows what happened"),
 }
+# Those whose hint is for people at a shell, and no Python.
+OF_A_SHELL = ("no-server", "ssh", "no-ssh", "adb", "no-adb")
 # Those that blame what was asked for, not the farm.
 FARM_WRONG = ("invalid", "unknown", "unknown-user", "no-match", "role", "class", "owner", "code", "last-admin")
 # What the core, which has no hints, appends to messages of timeouts.
@@ -199,7 +201,8 @@ def explain(error: BaseException, command: str = "") -> Explanation:
                 cause, next_step = explain_refused_connection(getattr(error, "peer", ""))
             else:
                 known = FARM_REASONS if isinstance(error, errors.FarmError) else REASONS
-                cause, next_step = known.get(reason, (cause, next_step))
+                hint = getattr(error, "hint", "") if reason in OF_A_SHELL else next_step
+                cause, next_step = known.get(reason, (cause, hint))
                 if known is FARM_REASONS and reason in FARM_WRONG:
                     code = USER_ERROR
             if getattr(error, "signal", "") == "SIGILL":
