@@ -27,7 +27,7 @@ def main(words: list[str]) -> int:
         words = words[2:]
     if words[:2] == ["shell", "-T"]:
         os.chdir(HOME)
-        os.execvpe("sh", ["sh", "-c", words[2]], {"HOME": str(HOME), "PATH": os.environ["PATH"]})
+        os.execvpe("sh", ["sh", "-c", words[2]], {"HOME": str(HOME), "PATH": "/usr/bin:/bin"})
     if words[0] == "relay":
         relay(*words[1:])
     assert words[0] == "forward"
