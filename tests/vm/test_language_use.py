@@ -173,6 +173,22 @@ def test_cache_of_a_session_that_ended_is_a_closed_session(port: int, compiled: 
         list(model.generate([1], 1))
 
 
+def test_sequence_ends_with_its_session(port: int, compiled: Path) -> None:
+    with rpc.connect("127.0.0.1", port, key="k", call_timeout=60) as session:
+        library = session.load_module(session.upload(compiled / "language.so"))
+        with pytest.raises(ValueError, match=r"session\.cpu\(\)"):
+            language(library, compiled / "weights")
+        model = open_there(session, compiled)
+        made = model.generate([1], 4)
+        next(made)
+        with model.sequence() as sequence:
+            sequence.feed([1])
+            session.close()
+    del made  # ends its sequence, too
+    with pytest.raises(ValueError, match="ended"):
+        sequence.feed([1])
+
+
 def shorter(folder: Path) -> None:
     shard = folder / "params_shard_1.bin"
     shard.write_bytes(shard.read_bytes()[:-1])

@@ -14,7 +14,7 @@ import operator
 import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 import portcall
@@ -22,6 +22,7 @@ from portcall import Device, Module, get_global_func, load_module
 from portcall.errors import ModelError, SessionBrokenError, SessionClosedError, SessionTimeoutError
 from portcall.vm import _weights
 from portcall.vm._machine import VirtualMachine, create
+from portcall.vm._values import REMOTE
 
 if TYPE_CHECKING:
     import numpy
@@ -75,6 +76,8 @@ def language(
     ]  # fmt: skip
     module = library if isinstance(library, Module) else load_module(library)
     machine = create(module, device)
+    if module.type_key == REMOTE and not hasattr(machine.device, "session"):
+        raise ValueError("the library is one of a session: give a device of that, such as session.cpu()")
     missing = [name for name in _NEEDED if name not in machine.functions]
     if missing:
         raise ValueError(
@@ -182,7 +185,7 @@ def _integer(name: str, value: Any, least: int, most: int) -> int:
     except TypeError:
         number = None
     if number is None:
-        raise TypeError(f"{name} must be an int, got {value!r:.40}")
+        raise TypeError(f"{name.removesuffix(' is')} must be an int, got {value!r:.40}")
     if not least <= number <= most:
         raise ValueError(f"{name} {number} (must be {least}-{most})")
     return number
@@ -360,11 +363,12 @@ class TokenSequence:
         return self._id
 
     def close(self) -> None:
-        """End it: its pages are free again."""
+        """End it: its pages are free again. So they are where its session is gone."""
         with self._model._lock:
             if not self._ended:
                 self._ended = True
-                self._model._place.state("remove_sequence", self._model._cache, self._id)
+                with suppress(*_GONE):
+                    self._model._place.state("remove_sequence", self._model._cache, self._id)
 
     def _take_back(self, count: int) -> None:
         """Undo what was begun; a sequence that cannot be as it was has ended, and gives no wrong logits."""
