@@ -18,8 +18,8 @@ export interface Launch {
   readonly groups: readonly [number, number, number];
 }
 
-/** Makes a call of WebGPU, and tells what that says of it later. */
-type Ask = (what: () => void, explain: (message: string) => Error) => void;
+/** Makes a call of WebGPU; `failed` says in words what did, if it does. */
+type Ask = (what: () => void, failed: string) => void;
 type Encode = (encoder: GPUCommandEncoder) => void;
 
 export class Batch {
@@ -93,18 +93,15 @@ export class Batch {
     if (!records.length) return;
     const nbytes = this.#slot * SLOT;
     this.#forget();
-    this.#ask(
-      () => {
-        const { queue } = this.#gpu;
-        if (nbytes) queue.writeBuffer(this.#room(), 0, this.#content.buffer, 0, nbytes);
-        const encoder = this.#gpu.createCommandEncoder();
-        this.#pass = undefined; // of a batch that could not be encoded
-        for (const encode of records) encode(encoder);
-        this.#endPass();
-        queue.submit([encoder.finish()]);
-      },
-      (message) => new Error(`${wordsOf(names)}: ${message}`),
-    );
+    this.#ask(() => {
+      const { queue } = this.#gpu;
+      if (nbytes) queue.writeBuffer(this.#room(), 0, this.#content.buffer, 0, nbytes);
+      const encoder = this.#gpu.createCommandEncoder();
+      this.#pass = undefined; // of a batch that could not be encoded
+      for (const encode of records) encode(encoder);
+      this.#endPass();
+      queue.submit([encoder.finish()]);
+    }, wordsOf(names));
     for (const buffer of freed) buffer.destroy();
   }
 

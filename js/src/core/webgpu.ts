@@ -113,13 +113,13 @@ export class WebGpu {
     this.#runtime = runtime;
     this.device = gpu;
     this.#limit = limit;
-    this.#batch = new Batch(gpu, (what, explain) => {
+    this.#batch = new Batch(gpu, (what, failed) => {
       if (this.#lost) return; // whoever waits hears of it
-      const failed = (message: string) => new DeviceError(`${explain(message).message} on ${WEBGPU}`);
+      const explain = (message: string) => new DeviceError(`${failed} on ${WEBGPU}: ${message}`);
       try {
-        this.#ask(what, failed);
+        this.#ask(what, explain);
       } catch (error) {
-        this.#failure ??= failed((error as Error).message); // at once, such as of a grid that is no number of WebGPU
+        this.#failure ??= explain((error as Error).message); // at once, such as of a grid that is no number of WebGPU
       }
     });
     gpu.lost.then(({ reason, message }) => {

@@ -22,7 +22,7 @@ _SMALLEST_L2, _USUAL_L2 = 256 * _KIB, 512 * _KIB
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 # The machines that are compiled for: LLVM's triple, the processor if none is named, and further words for LLVM.
 _MACHINES: dict[str, tuple[str, str, dict[str, Any]]] = {
-    # Level 3 takes LLVM about a fifth longer, and makes no kernel faster.
+    # Level 3 takes LLVM longer (a fifth, for the kernels of one network), and made none of eight models faster.
     "x86_64": ("x86_64-linux-gnu", "x86-64-v3", {"opt-level": 2}),
     "aarch64": ("aarch64-linux-gnu", "generic", {"mattr": ["+neon"]}),
     # Without the hard-float ABI, floats are passed in other registers than the runtime's compiler uses.
