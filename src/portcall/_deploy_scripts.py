@@ -4,6 +4,9 @@
 Each script is a function that is called in its last line: a connection that is cut inside of one runs nothing of it.
 What is changed, is changed by a process that goes on without the connection, so a server is replaced or left alone.
 
+A server of Python is the same, but that ``portcall-server`` is a script, which starts it in its environment: the folder
+``portcall-server-…``.
+
 Files in ``~/.local/share/portcall``: ``portcall-server``; ``run``, which starts it; ``settings``, as JSON; the tokens;
 ``pid`` or a unit of systemd; ``ready``, written by the server; ``log``; ``lock``. What begins
 with ``new-`` or ``part-`` is not in use.
@@ -83,18 +86,38 @@ look() {
 look
 """
 
-# One word in single quotes; the program comes on standard input.
-UPLOAD = f"""
+# These two: one word in single quotes; what is sent comes on standard input.
+_RECEIVE = f"""
 d={DEPLOYED}
 umask 077
 mkdir -p "$d" || exit 1
 for part in "$d"/part-*; do
-  if ! kill -0 "${{part##*-}}" 2>/dev/null; then rm -f "$part"; fi
+  if ! kill -0 "${{part##*-}}" 2>/dev/null; then rm -rf "$part"; fi
 done
 part="$d/part-$$"
+"""
+UPLOAD = f"""{_RECEIVE}
 cat >"$part" || exit 1
 [ $(wc -c <"$part") -eq {{size}} ] || exit 1
 chmod 700 "$part" && mv "$part" "$d/new-server"
+"""
+# An archive with wheels, and a file ``server``. The environment gets its name when all of it is there.
+INSTALL = f"""{_RECEIVE}
+mkdir "$part" && cd "$part" && cat >sent || exit 1
+[ $(wc -c <sent) -eq {{size}} ] && python3 -m tarfile -e sent . || exit 1
+if [ ! -d "$d/{{name}}" ]; then
+  python3 -m venv python >said 2>&1 &&
+    python/bin/python -m pip install -q --disable-pip-version-check *.whl >said 2>&1 ||
+    {{ tail -n 5 said >&2; cd /; rm -rf "$part"; exit 1; }}
+  mv python "$d/{{name}}"
+fi
+chmod 700 server && mv server "$d/new-server" && cd / && rm -rf "$part"
+"""
+SERVER = """\
+#!/bin/sh
+# The server of Python, of portcall deploy --wheel.
+if [ "$1" = --version ]; then echo "portcall {version}"; exit; fi
+exec "${0%/*}/{name}/bin/python" -m portcall serve "$@"
 """
 
 _SWITCH = """
@@ -114,7 +137,7 @@ start_server() {
     echo $! >"$d/pid"
   fi
   n=0
-  while [ ! -f "$d/ready" ] && [ $n -lt 100 ]; do
+  while [ ! -f "$d/ready" ] && [ $n -lt 300 ]; do
     nap
     n=$((n + 1))
     if [ $n -gt 10 ] && ! server_pid; then return 1; fi
@@ -130,7 +153,7 @@ new_runs() {
   (cd "$c" && exec "$d/new-server" --unix s --ready-file ready --silent) </dev/null >/dev/null 2>"$d/log.check" 9>&- &
   checked=$!
   n=0
-  while [ ! -f "$c/ready" ] && [ $n -lt 100 ] && kill -0 $checked 2>/dev/null; do nap; n=$((n + 1)); done
+  while [ ! -f "$c/ready" ] && [ $n -lt 300 ] && kill -0 $checked 2>/dev/null; do nap; n=$((n + 1)); done
   [ -f "$c/ready" ]
   good=$?
   kill $checked 2>/dev/null
@@ -164,6 +187,9 @@ swap() {
     if [ -f "$d/old-ran" ]; then start_server; fi
   fi
   rm -f "$d"/old-*
+  for environment in "$d"/portcall-server-*; do
+    grep -q "${environment##*/}" "$d/portcall-server" "$d/new-server" 2>/dev/null || rm -rf "$environment"
+  done
 }
 switch() {
   umask 077
@@ -220,6 +246,21 @@ remove
 def look() -> str:
     """Return the script that says what the machine is, and what runs there."""
     return _COMMON + LOOK
+
+
+def upload(size: int) -> str:
+    """Return the script that receives a program of this size."""
+    return UPLOAD.replace("{size}", str(size))
+
+
+def install(size: int, name: str) -> str:
+    """Return the script that receives an archive and installs its wheels in an environment of this name."""
+    return INSTALL.replace("{size}", str(size)).replace("{name}", name)
+
+
+def server(version: str, name: str) -> str:
+    """Return the script that is a server of Python, in an environment of this name."""
+    return SERVER.replace("{version}", version).replace("{name}", name)
 
 
 def switch(values: Mapping[str, str]) -> str:

@@ -2,19 +2,22 @@
 """Bring a server to a machine that ``ssh`` or ``adb`` gets to, and have it run there: ``portcall deploy user@board``.
 
 The system's own ssh does it, with the user's configuration and keys; PORTCALL_SSH names another command. The server is
-the one-file program of ``portcall.board``. What is there already stays, unless the new one has run there.
+the one-file program of ``portcall.board``, or wheels that the machine's Python installs. What is there already stays,
+unless the new one has run there.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
+import io
 import json
 import os
 import secrets
 import shlex
 import subprocess
-from collections.abc import Callable
+import tarfile
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,6 +36,7 @@ _MACHINES = {"x86_64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64", "risc
 _NARROW = {"aarch64": "arm"}
 _ARM_ENDS = {"gnu": "gnueabihf", "musl": "musleabihf"}
 _TOKEN_BYTES = 32
+_OF_PYTHON = "portcall "  # in front of the version of such a server
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,7 @@ class Machine:
         target: for ``portcall.board``; empty where there is no server for it.
         python: the version of its Python; empty for none.
         service: ``systemd`` where the user has services, else ``detached``.
-        version: of the server there; empty for none.
+        version: of the server there, with ``portcall`` in front where it is one of Python; empty for none.
         digest: SHA-256 of the server there; empty where it is not known.
         settings: of the server there; None for none.
         pid: of the server; 0 where none runs.
@@ -125,6 +129,7 @@ def deploy(
     settings: Settings | None = None,
     program: str | os.PathLike[str] | None = None,
     *,
+    wheels: Sequence[str | os.PathLike[str]] = (),
     farm_token: str = "",
     progress: Callable[[str], None] | None = None,
 ) -> Deployed:
@@ -134,25 +139,34 @@ def deploy(
         host: ``user@board``, an alias of ssh's configuration, ``ssh://user@board:port`` or ``adb://SERIAL``.
         settings: how it runs.
         program: the server; by default it is compiled for the machine, by zig.
+        wheels: instead of a program, portcall's wheel for the machine's Python, which installs it in an environment of
+            its own. What the wheel requires comes from where pip finds it there, or is among the wheels.
         farm_token: the farm's token, for a server that is a place of one.
         progress: called with what is done next.
 
     Raises:
         ConnectError: ssh did not get there, or the connection was lost; the server there, if any, runs on.
-        StartError: the new server did not run there; the old one, if any, runs on.
+        StartError: the new server was not installed or did not run there; the old one, if any, runs on.
         CompileError: there is no compiler.
+        ValueError: the wheels have none of portcall, or there is a program too.
     """
     wanted = settings or Settings()
     tell = progress or (lambda _: None)
     tell("looking at the machine")
     machine = look(host)
-    path = Path(program) if program is not None else program_for(machine, tell)
-    sent = not machine.digest or machine.digest != hashlib.sha256(path.read_bytes()).hexdigest()
+    if wheels and program is not None:
+        raise ValueError("a server is a program or wheels, and not both")
+    if wheels:
+        server, sending, content = _of_python(host, machine, [Path(wheel) for wheel in wheels])
+        tell("sending the wheels, which are installed there")
+    else:
+        path = Path(program) if program is not None else program_for(machine, tell)
+        server = content = path.read_bytes()
+        sending = scripts.upload(len(content))
+        tell(f"sending the server, {len(content) / 1e6:.2f} MB")
+    sent = machine.digest != hashlib.sha256(server).hexdigest()
     if sent:
-        tell(f"sending the server, {path.stat().st_size / 1e6:.2f} MB")
-        script = scripts.UPLOAD.replace("{size}", str(path.stat().st_size))
-        with path.open("rb") as file:
-            _run(host, f"exec sh -c '{script}'", file.read(), "sending the server")
+        _run(host, f"exec sh -c '{sending}'", content, "sending the server")
     tell("starting the server")
     values = {
         "run": wanted.script(),
@@ -173,17 +187,24 @@ def deploy(
 
 
 def update(
-    host: str, program: str | os.PathLike[str] | None = None, *, progress: Callable[[str], None] | None = None
+    host: str,
+    program: str | os.PathLike[str] | None = None,
+    *,
+    wheels: Sequence[str | os.PathLike[str]] = (),
+    progress: Callable[[str], None] | None = None,
 ) -> Deployed:
     """Replace the program of a server that was deployed; how it runs stays. Its sessions end.
 
     Raises:
-        StartError: none was deployed there. Others are those of ``deploy``.
+        StartError: none was deployed there, or one of Python, and neither a program nor wheels are given. Others are
+            those of ``deploy``.
     """
     found = look(host)
     if found.settings is None:
         raise StartError(f"{host} has no server that was deployed; portcall deploy {host}")
-    return deploy(host, found.settings, program, progress=progress)
+    if found.version.startswith(_OF_PYTHON) and program is None and not wheels:
+        raise StartError(f"{host} has a server of Python; portcall deploy {host} --update --wheel FILE")
+    return deploy(host, found.settings, program, wheels=wheels, progress=progress)
 
 
 def look(host: str) -> Machine:
@@ -235,6 +256,28 @@ def program_for(machine: Machine, progress: Callable[[str], None] | None = None)
     if progress:
         progress(f"compiling the server for {machine.target}; the first time that takes minutes")
     return board.build_server(machine.target, cache_folder("board") / f"portcall-server-{machine.target}")
+
+
+def _of_python(host: str, machine: Machine, wheels: list[Path]) -> tuple[bytes, str, bytes]:
+    """Return the script that is the server, the one that installs it, and the archive that this one gets."""
+    versions = [wheel.name.split("-")[1] for wheel in wheels if wheel.name.startswith("portcall-")]
+    if len(versions) != 1 or not all(wheel.suffix == ".whl" for wheel in wheels):
+        raise ValueError(f"one wheel must be portcall's: {', '.join(map(str, wheels))}")
+    if not machine.python:
+        raise StartError(f"{host} has no Python to install a wheel; leave out the wheel: the other server needs none")
+    made = hashlib.sha256(machine.python.encode())
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        for wheel in wheels:
+            made.update(hashlib.sha256(wheel.read_bytes()).digest())
+            archive.add(wheel, wheel.name)
+        name = f"portcall-server-{made.hexdigest()[:24]}"
+        server = scripts.server(versions[0], name).encode()
+        member = tarfile.TarInfo("server")
+        member.size = len(server)
+        archive.addfile(member, io.BytesIO(server))
+    content = packed.getvalue()
+    return server, scripts.install(len(content), name), content
 
 
 def address_of(host: str) -> str:

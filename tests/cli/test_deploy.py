@@ -8,6 +8,9 @@ import json
 import os
 import shutil
 import signal
+import site
+import sys
+import zipfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -76,6 +79,7 @@ def test_deploy_command_brings_a_server_saves_a_remote_and_examines_it(
     remote = read_remotes()["rasp"]
     assert (remote.address, remote.key, len(remote.token)) == (f"127.0.0.1:{port}", "k", 64)
     assert remote.token not in json.dumps(facts)
+    assert remote.deploy.split()[:3] == ["behind", "--name", "rasp"]
     folder = there.program.parent
     assert (folder / "token").read_text().strip() == remote.token
     assert (folder / "token").stat().st_mode & 0o777 == 0o600
@@ -246,6 +250,56 @@ def test_deploy_makes_a_place_of_a_farm(there: sshd.Machine, program: Path, tmp_
             assert lease.place == "rasp"
             with lease.session(timeout=60) as remote:
                 assert remote.peer_kind == "portcall"
+
+
+def wheel(folder: Path, name: str, files: dict[str, str]) -> Path:
+    """Make a wheel of these files."""
+    facts = {"METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.0.1\n", "RECORD": "",
+             "WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"}  # fmt: skip
+    path = folder / f"{name}-0.0.1-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        for file, text in {**files, **{f"{name}-0.0.1.dist-info/{fact}": text for fact, text in facts.items()}}.items():
+            archive.writestr(file, text)
+    return path
+
+
+def test_deploy_installs_wheels_where_there_is_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: Path, invoke_json: InvokeJson
+) -> None:
+    # Its server is portcall of this environment, as long as there is the other wheel, too.
+    ours = "".join(f"import site, other; site.addsitedir({folder!r})\n" for folder in site.getsitepackages())
+    first = wheel(tmp_path, "portcall", {"ours.pth": ours})
+    other = wheel(tmp_path, "other", {"other.py": ""})
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    port = sshd.free_port()
+    words = ("deploy", "board", "--name", "rasp", "--host", "127.0.0.1", "--port", port)
+    with sshd.machine(tmp_path, programs=f"{Path(sys.base_prefix, 'bin')}:/usr/bin:/bin") as there:
+        monkeypatch.setenv("PORTCALL_SSH", there.ssh)
+        facts = invoke_json(*words, "--wheel", first, "--wheel", other)
+        assert (facts["sent"], facts["doctor"]["takes_libraries"]) == (True, True)
+        folder = there.program.parent
+        [environment] = folder.glob("portcall-server-*")
+        assert f"{environment}/bin/python".encode() in command_of(facts["pid"])
+        again = invoke_json(*words, "--wheel", first, "--wheel", other)
+        assert (again["sent"], again["restarted"], again["pid"]) == (False, False, facts["pid"])
+        with rpc.connect("ssh://board", timeout=60) as remote:
+            assert remote.peer_kind == "portcall"
+        assert invoke_json("deploy", "board", "--status")["version"] == "portcall 0.0.1"
+
+        with pytest.raises(errors.StartError, match="--wheel"):  # and not a program in its place
+            deploy.update("board")
+        with pytest.raises(ValueError, match="other"):
+            deploy.update("board", wheels=[other])
+        (tmp_path / "bad").mkdir()
+        with pytest.raises(errors.StartError, match="invalid"):  # it is not installed; pip's words
+            deploy.update("board", wheels=[shutil.copy(program, tmp_path / "bad" / first.name)])
+        assert deploy.look("board").pid == facts["pid"]
+        assert list(folder.glob("portcall-server-*")) == [environment]
+        assert not list(folder.glob("part-*"))
+
+        assert deploy.update("board", program).restarted
+        assert not environment.exists()
+        assert deploy.remove("board")
 
 
 def test_deploy_says_why_ssh_does_not_get_there(there: sshd.Machine, program: Path) -> None:

@@ -81,6 +81,14 @@ def test_remote_name_misspelled_proposes_a_similar_one(
     assert error["cause"] == "did you mean rasp?"
 
 
+def test_remote_that_was_deployed_and_is_gone_proposes_to_deploy_it_again(invoke_json: InvokeJson) -> None:
+    with rpc.Server() as server:
+        address = server.address
+    write_remotes({"rasp": Remote(address, deploy="pi@board --name rasp"), "lab": Remote(address)})
+    assert invoke_json("doctor", "rasp", code=3)["error"]["next"] == "portcall deploy pi@board --name rasp"
+    assert invoke_json("doctor", "lab", code=3)["error"]["next"].startswith("portcall serve")
+
+
 @pytest.mark.parametrize(("words", "said"), [
     (("a b", "board.local"), "invalid name 'a b'"), (("x:1", "board.local"), "invalid name 'x:1'"),
     (("rasp", "board:99999"), "invalid port 99999"), (("rasp", "board", "--token-file", "missing"), "missing"),

@@ -53,7 +53,7 @@ class Machine:
         process: sshd.
     """
 
-    def __init__(self, folder: Path, environment: str = "") -> None:
+    def __init__(self, folder: Path, environment: str = "", programs: str = "/usr/bin:/bin") -> None:
         self.folder = folder
         self.home = folder / "home"
         self.home.mkdir()
@@ -66,7 +66,7 @@ class Machine:
         self._config.write_text(
             f"Port {self.port}\nListenAddress 127.0.0.1\nHostKey {folder}/host\nPidFile none\nStrictModes no\n"
             f"AuthorizedKeysFile {folder}/authorized\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n"
-            f"UsePAM no\nSetEnv HOME={self.home} PATH=/usr/bin:/bin {environment}\n"
+            f"UsePAM no\nSetEnv HOME={self.home} PATH={programs} {environment}\n"
         )
         if os.geteuid() == 0:  # where it keeps what runs without rights; the service makes it
             Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
@@ -135,9 +135,9 @@ class FailingSsh:
 
 
 @contextlib.contextmanager
-def machine(folder: Path, environment: str = "") -> Iterator[Machine]:
-    """Run one; ``environment`` has further variables of whom it lets in."""
-    made = Machine(folder, environment)
+def machine(folder: Path, environment: str = "", programs: str = "/usr/bin:/bin") -> Iterator[Machine]:
+    """Run one; ``environment`` has further variables of whom it lets in, ``programs`` the folders of programs."""
+    made = Machine(folder, environment, programs)
     try:
         yield made
     finally:

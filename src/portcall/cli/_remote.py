@@ -8,7 +8,7 @@ import difflib
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -89,7 +89,7 @@ def open_session(
     ca, certificate = given["tls_ca"] or remote.tls_ca, given["tls_cert"] or remote.tls_cert
     tls = rpc.TLSOptions(ca=ca, certificate=certificate) if ca or certificate else None
     token = read_token_file(given["token_file"]) or remote.token or None
-    with status_line(shared) as status, near_names(address, list(remotes)):
+    with status_line(shared) as status, next_steps(address, remotes):
         session = rpc.connect(
             remote.address,
             key=given["key"] or remote.key,
@@ -179,12 +179,15 @@ def status_line(shared: StatusLine | None) -> AbstractContextManager[StatusLine]
 
 
 @contextlib.contextmanager
-def near_names(address: str, names: list[str]) -> Iterator[None]:
-    """Propose, of a host that is not known, the remotes whose names resemble it."""
+def next_steps(address: str, remotes: Mapping[str, Remote]) -> Iterator[None]:
+    """Propose the remotes whose names resemble a host that is not known, and to deploy again what is gone."""
     try:
         yield
     except ConnectError as error:
-        near = difflib.get_close_matches(address, names, n=3)
+        if error.reason == "refused" and address in remotes and remotes[address].deploy:
+            again = f"portcall deploy {remotes[address].deploy}"
+            raise CommandError(str(error), "no server runs there", again, DEVICE, "ConnectError") from error
+        near = difflib.get_close_matches(address, remotes, n=3)
         if error.reason != "unknown-host" or not near:
             raise
         text, cause = f"there is no remote and no host '{address}'", f"did you mean {' or '.join(near)}?"

@@ -22,13 +22,14 @@ TOKEN_BYTES = 32
 
 @dataclass(frozen=True)
 class Remote:
-    """A named server. Paths are absolute; unused settings are empty."""
+    """A named server. Paths are absolute; unused settings are empty; ``deploy`` has the words that deploy it again."""
 
     address: str
     key: str = ""
     token: str = ""
     tls_ca: str = ""
     tls_cert: str = ""
+    deploy: str = ""
 
     def to_dict(self, name: str, with_token: bool = False) -> dict[str, object]:
         """Return the facts for JSON; of the token, unless it is asked for, only whether there is one."""

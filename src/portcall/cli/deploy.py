@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ EXAMPLES = """
 portcall deploy pi@raspberrypi.local                  then: portcall run … --rpc raspberrypi.local
 portcall deploy board --name rasp --port 9091         an alias of ssh's configuration, and a name
 portcall deploy board --farm lab:9190 --key rasp4     a place of a farm
+portcall deploy board --wheel portcall-….whl          where there is Python: the server with it
 portcall deploy adb://SERIAL --name rasp              a board that adb gets to
 portcall deploy board --status                        what runs there
 portcall deploy board --update                        a new program, with the same settings
@@ -45,6 +47,8 @@ portcall deploy board --remove
 @click.option("--token-file", type=click.Path(), help="File with the farm's token; or PORTCALL_FARM_TOKEN.")
 @click.option("--program", type=click.Path(exists=True, dir_okay=False), metavar="FILE",
               help="Send this file of `portcall board build`; by default one is compiled.")  # fmt: skip
+@click.option("--wheel", "wheels", type=click.Path(exists=True, dir_okay=False), metavar="FILE", multiple=True,
+              help="Serve with this wheel, which Python installs there; again for what it needs.")  # fmt: skip
 @click.option("--connect-timeout", default="10s", show_default=True, metavar="TIME", callback=read_duration,
               help="How long to wait for a session with the new server.")  # fmt: skip
 @click.option("--update", "action", flag_value="update", help="Send the program again; the settings stay.")
@@ -55,6 +59,9 @@ def command(json_to: str | None, host: str, action: str | None, **given: Any) ->
     nothing; if the connection is lost, the server that ran there runs on."""
     from portcall import deploy
 
+    if given["program"] and given["wheels"]:
+        raise click.UsageError("--program and --wheel exclude each other")
+    wheels = given["wheels"]
     try:
         if action == "status":
             print_status(host, deploy.look(host), json_to)
@@ -63,13 +70,13 @@ def command(json_to: str | None, host: str, action: str | None, **given: Any) ->
         else:
             with StatusLine() as status:
                 if action == "update":
-                    done = deploy.update(host, given["program"], progress=status.wait_for)
+                    done = deploy.update(host, given["program"], wheels=wheels, progress=status.wait_for)
                 else:
                     settings = settings_of(host, given)
                     secret = read_token_file(given["token_file"]) or os.environ.get("PORTCALL_FARM_TOKEN", "")
                     done = deploy.deploy(
-                        host, settings, given["program"], farm_token=secret or farm_token(settings.farm),
-                        progress=status.wait_for,
+                        host, settings, given["program"], wheels=wheels,
+                        farm_token=secret or farm_token(settings.farm), progress=status.wait_for,
                     )  # fmt: skip
             finish(host, done, given, json_to)
     except StartError as error:
@@ -85,6 +92,14 @@ def settings_of(host: str, given: dict[str, Any]) -> Settings:
     return Settings(name, given["listen"], given["port"], given["key"], given["farm"])
 
 
+def words_of(host: str, settings: Settings, given: dict[str, Any]) -> list[str]:
+    """Return the words that deploy a server again, which may have been removed."""
+    words = [host, "--name", settings.name, "--host", settings.host, "--port", str(settings.port)]
+    words += ["--key", settings.key] if settings.key else []
+    words += ["--program", os.path.abspath(given["program"])] if given["program"] else []
+    return words + [word for wheel in given["wheels"] for word in ("--wheel", os.path.abspath(wheel))]
+
+
 def finish(host: str, done: Deployed, given: dict[str, Any], json_to: str | None) -> None:
     """Save the remote, and look whether the server works from here."""
     name = done.settings.name
@@ -94,7 +109,8 @@ def finish(host: str, done: Deployed, given: dict[str, Any], json_to: str | None
     }  # fmt: skip
     state = "runs" if done.restarted else "ran there already, in this way"
     if not done.settings.farm:
-        write_remotes({**read_remotes(), name: Remote(done.address, done.settings.key, done.token)})
+        again = shlex.join(words_of(host, done.settings, given))
+        write_remotes({**read_remotes(), name: Remote(done.address, done.settings.key, done.token, deploy=again)})
         if json_to is None:
             print_line(f"the server {state}; {name} is {done.address}")
         session = {"key": "", "token_file": None, "tls_ca": None, "tls_cert": None}

@@ -26,7 +26,8 @@ LAST_LINES = 5  # of what ssh says that an error repeats
 _EXIT_TIMEOUT = 5.0  # seconds for ssh to end, once its input has
 _ADB_SAYS = ("error:", "adb:")  # in front of what is wrong with adb itself, whose exit codes are those of the command
 
-# No quotation marks: it is one word in single ones, which every login shell reads in the same way.
+# No single quotes: it is one word in such, which every login shell reads in the same way. Folders of shells that were
+# killed are empty, and those of servers that run are not.
 _SCRIPT = """
 umask 077
 if [ -x {deployed}/portcall-server ]; then set -- {deployed}/portcall-server
@@ -44,6 +45,7 @@ exec 3<&- </dev/null
 wait $server
 code=$?
 rm -rf {folder}
+find /tmp -maxdepth 1 -name "portcall-ssh-*" -mmin +60 -exec rmdir {{}} ";" >/dev/null 2>&1
 exit $code
 """
 
