@@ -8,6 +8,9 @@ NODE_MODULES := js/node_modules/.package-lock.json
 EXTRAS := test farm peers lint bench js
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Python keeps what it compiles of sources, also where the surroundings say not to: each of thousands of processes would
+# compile all that it imports, and each worker of pytest all tests.
+export PYTHONDONTWRITEBYTECODE :=
 
 CPP_FILES = $(shell find core examples src tests benchmarks js/addon -name '*.h' -o -name '*.cc' -o -name '*.c' 2>/dev/null)
 # What the installed package is compiled from. Python sources are used in place and need no build.

@@ -35,6 +35,11 @@ ROOT = Path(__file__).parents[1]
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as shells have it for what they run in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# What tests start runs without torch, which TVM would import and nobody uses there; this process has it.
+LEAN = str(Path(__file__).parent / "lean")
+os.environ["PYTHONPATH"] = LEAN
+sys.path[:] = [folder for folder in sys.path if folder != LEAN]
+
 # TVM's pool spins in sched_yield before a thread sleeps or ends: for minutes where other processes take each turn.
 os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", "0")
 

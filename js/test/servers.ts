@@ -10,6 +10,8 @@ import { ROOT } from "./captures.js";
 
 /** The Python that has portcall and its peers: that of the repository. */
 export const PYTHON = fileURLToPath(new URL(".venv/bin/python", ROOT));
+// Without torch, which TVM would import.
+const LEAN = fileURLToPath(new URL("tests/lean", ROOT));
 export const FUNCTIONS = fileURLToPath(new URL("js/test/functions.py", ROOT));
 
 // Whatever fails, no program stays behind.
@@ -30,7 +32,7 @@ export async function start(
   args: string[],
   more: Record<string, string> = {},
 ): Promise<{ process: ChildProcess; line: string }> {
-  const process = spawn(command, args, { stdio: ["pipe", "pipe", "pipe"], env: { ...env, ...more } });
+  const process = spawn(command, args, { stdio: ["pipe", "pipe", "pipe"], env: { ...env, PYTHONPATH: LEAN, ...more } });
   running.add(process);
   process.once("exit", () => running.delete(process));
   const log: string[] = [];
