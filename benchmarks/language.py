@@ -4,7 +4,8 @@
     python benchmarks/language.py [small] [large]        (or: make bench-vm)
 
 The library is the same for TVM and portcall, whose functions are called one by one; `language()` is the same with
-portcall.vm.language, and llama.cpp has the same weights. Each has processes of its own, which take turns, on one
+portcall.vm.language, and `kernels` that with the library of portcall.compile.relax. llama.cpp and onnxruntime have the
+same weights. Each has processes of its own, which take turns, on one
 processor with one thread; the smallest time of several processes counts. The models are those of
 tests/vm/language_model.py in two sizes.
 """
@@ -22,13 +23,18 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 MAKE = ROOT / "tests" / "vm" / "language_model.py"
 LLAMA = ROOT / "benchmarks" / "language_llama.py"
+ONNX = ROOT / "benchmarks" / "language_onnx.py"
 FOLDER = ROOT / "build" / "bench" / "language"
 SIZES = {
     "small": {"layers": 4, "hidden": 256, "heads": 8, "kv_heads": 4, "head_dim": 32, "ffn": 688, "vocab": 2048},
     "large": {"layers": 4, "hidden": 512, "heads": 8, "kv_heads": 4, "head_dim": 64, "ffn": 1536, "vocab": 4096},
 }
 TARGETS = {"decode": 1.0, "prefill": 1.0, "first": 0.1, "memory": 0.2}
-ROUNDS, PROMPT, TOKENS = 5, 37, 64
+KERNELS = {  # beside others; what is not here has no target
+    ("decode", "apache-tvm"): 0.2, ("decode", "llama.cpp"): 1.2, ("decode", "onnxruntime"): 1.1,
+    ("prefill", "apache-tvm"): 0.1, ("prefill", "onnxruntime"): 1.5,
+}  # fmt: skip
+ROUNDS, PROMPT, TOKENS = 5, 128, 64
 
 IN_TVM = """
 import time; begin = time.perf_counter()
@@ -57,7 +63,7 @@ for shard in json.load(open(folder + "/weights/tensor-cache.json"))["records"]:
 size = sum(int(np.prod(v.shape)) * 4 for v in found.values())
 params = [found[name] for name in json.load(open(folder + "/params.json"))]
 del blob, values, found
-cache = machine["create_tir_paged_kv_cache"](*(shape(n) for n in (1, 256, 64, 16, 0)))
+cache = machine["create_tir_paged_kv_cache"](*(shape(n) for n in (1, 256, 128, 16, 0)))
 start, end = (get("vm.builtin.kv_state_" + name) for name in ("begin_forward", "end_forward"))
 get("vm.builtin.kv_state_add_sequence")(cache, 0)
 def forward(name, ids):
@@ -83,7 +89,7 @@ import time; begin = time.perf_counter()
 import portcall.vm
 import json, statistics, sys
 folder, prompt, tokens = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-model = portcall.vm.language(folder + "/language.so", folder + "/weights", tokens=256, chunk=64, sequences=1)
+model = portcall.vm.language(folder + "/LIBRARY", folder + "/weights", tokens=256, chunk=128, sequences=1)
 with model.sequence() as one:
     before = time.perf_counter()
     logits = one.feed(range(prompt))
@@ -98,6 +104,14 @@ with open("/proc/self/status") as status:
     resident = next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmRSS"))
 print(json.dumps({"decode": decode, "prefill": prefill, "first": first, "memory": resident - size}))
 """
+COMPILE = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+import language_model, portcall, tvm
+language_model.CONFIG |= json.loads(sys.argv[3])
+module, _ = language_model.make_module(tvm.target.Target("llvm"))
+portcall.compile.relax(module, runtime="vm").save(sys.argv[2] + "/kernels.so")
+"""
 
 
 def compiled(name: str) -> Path:
@@ -105,6 +119,9 @@ def compiled(name: str) -> Path:
     if not (folder / "params.json").exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
         subprocess.run([sys.executable, MAKE, folder, "bytecode", json.dumps(SIZES[name])], check=True)
+    made, rules = folder / "kernels.so", (ROOT / "src" / "portcall" / "compile").glob("*.py")
+    if not made.exists() or made.stat().st_mtime < max(rule.stat().st_mtime for rule in rules):
+        subprocess.run([sys.executable, "-c", COMPILE, str(MAKE.parent), folder, json.dumps(SIZES[name])], check=True)
     (folder / "sizes.json").write_text(json.dumps(SIZES[name]))
     return folder
 
@@ -120,7 +137,12 @@ def measured(program: list[str], folder: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    programs = {"apache-tvm": ["-c", IN_TVM + REST], "portcall": ["-c", IN_PORTCALL + REST], "language()": ["-c", API]}
+    programs = {
+        "apache-tvm": ["-c", IN_TVM + REST],
+        "portcall": ["-c", IN_PORTCALL + REST],
+        "language()": ["-c", API.replace("LIBRARY", "language.so")],
+    }
+    programs |= {"kernels": ["-c", API.replace("LIBRARY", "kernels.so")], "onnxruntime": [str(ONNX)]}
     if importlib.util.find_spec("cyllama") and importlib.util.find_spec("gguf"):
         programs["llama.cpp"] = [str(LLAMA)]
     else:
@@ -140,6 +162,10 @@ def main() -> None:
             numbers = " ".join(f"{one[key] * scale:9.2f}" for one in best.values())
             ratio = best["portcall"][key] / best["apache-tvm"][key]
             print(f"  {key:8} {numbers} {unit}  {ratio:.2f} (target {target})", flush=True)
+        for (key, other), target in KERNELS.items():
+            if other in best:
+                ratio = best["kernels"][key] / best[other][key]
+                print(f"  kernels beside {other}, {key}: {ratio:.2f} (target {target})", flush=True)
 
 
 if __name__ == "__main__":

@@ -22,15 +22,17 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from portcall.compile._convolution import Variant, choose_tile, weights_of, write_convolution
 from portcall.compile._default import schedule_open
 from portcall.compile._kernels import Kernel, Rules
+from portcall.compile._parameters import CHUNKS, PARAMETERS, read_parameters, with_matrix
 from portcall.compile._products import Product
 from portcall.compile._program import Call, Program, Value, is_constant
-from portcall.compile._reading import NotThisKindError
+from portcall.compile._reading import NotThisKindError, Reading
 from portcall.compile._registers import Result
 from portcall.compile._target import Target
 from portcall.compile._tiles import Tile
 from portcall.compile._writer import Writer
 
 _CALL_TIR = tvm.ir.Op.get("relax.call_tir")
+_DEFAULT = "default"
 _ROWS = (64, 8, 1)  # of a product, in chunks; the second for what is left of the first, and the third for the rest
 _FEW = 16  # elements of a chunk that are not worth a separate kernel
 
@@ -61,13 +63,20 @@ def use_rules(module: Any, target: Target, winograd: str) -> tuple[Any, Mapping[
     changed = _Calls(module, functions, target, winograd)
     for name, function in list(module.functions_items()):
         if isinstance(function, relax.Function):
+            changed.read(function)
             changed.builder_.update_func(name, changed.visit_expr(function))
     made = changed.builder_.get()
     for name in list(made.get_global_vars()):
         function = made[name]
-        if isinstance(function, tirx.PrimFunc) and str(name.name_hint) not in changed.made:
+        if isinstance(function, tirx.PrimFunc) and changed.rules.get(_name_of(name)) == _DEFAULT:
             made.update_func(name, schedule_open(function))
-    return relax.transform.DeadCodeElimination()(made), dict(changed.rules.most_common())
+    made = relax.transform.DeadCodeElimination()(made)
+    rules = Counter(changed.rules[name] for name in map(_name_of, made.get_global_vars()) if name in changed.rules)
+    return made, dict(rules.most_common())
+
+
+def _name_of(variable: Any) -> str:
+    return str(variable.name_hint)
 
 
 @mutator
@@ -76,30 +85,65 @@ class _Calls(PyExprMutator):  # type: ignore[misc]
 
     def __init__(self, module: Any, functions: Mapping[str, Any], target: Target, winograd: str) -> None:
         super().__init__(module)
-        self.functions, self.target, self.winograd = functions, target, winograd
-        self.made: set[str] = set()
-        self.rules: Counter[str] = Counter()
+        self.functions, self.target, self.winograd = dict(functions), target, winograd
+        self.rules: dict[str, str] = {}  # by the name of the function
         self._kernels: dict[Any, tuple[Any, Mapping[int, Any]] | None] = {}
         self._constants: dict[Any, Any] = {}
+        self._values: dict[Any, Any] = {}
+
+    def read(self, function: Any) -> None:
+        """Note what the variables of a function are, before it is visited."""
+        blocks = getattr(function.body, "blocks", ())
+        self._values = {binding.var: binding.value for block in blocks for binding in block.bindings}
 
     def visit_call_(self, call: Any) -> Any:
+        given = call
         call = self.visit_expr_post_order(call)
         if call.op != _CALL_TIR or not isinstance(call.args[1], relax.Tuple):
             return call
         name, arguments = str(call.args[0].name_hint), list(call.args[1].fields)
-        fixed = tuple(is_constant(each) for each in arguments)
-        key = (name, fixed)
-        if key not in self._kernels:
-            self._kernels[key] = self._kernel(name, arguments)
-            if self._kernels[key] is None:
-                self.rules["default"] += 1
-        found = self._kernels[key]
+        found = self._of_matrix(name, arguments, given.args[1].fields)
         if found is None:
-            return call
+            found = self._found(name, arguments)
+            if found is None:
+                self.rules[name] = _DEFAULT
+                return call
         variable, packs = found
         for place, pack in packs.items():
             arguments[place] = self._packed(name, place, arguments[place], pack)
         return relax.call_tir(variable, relax.Tuple(arguments), call.ty_args[0])
+
+    def _found(self, name: str, arguments: Sequence[Any]) -> tuple[Any, Mapping[int, Any]] | None:
+        key = (name, tuple(is_constant(each) for each in arguments))
+        if key not in self._kernels:
+            self._kernels[key] = self._kernel(name, arguments)
+        return self._kernels[key]
+
+    def _of_matrix(self, name: str, arguments: list[Any], given: Sequence[Any]) -> tuple[Any, Mapping[int, Any]] | None:
+        """Return the kernel of a product that computes its matrix itself, and put what it takes for that in its place.
+
+        Parameters:
+            given: the arguments as they were before anything was changed.
+        """
+        for place, variable in enumerate(given):
+            call = self._values.get(variable)
+            if not isinstance(call, relax.Call) or call.op != _CALL_TIR:
+                continue
+            producer = self.functions[str(call.args[0].name_hint)]
+            if not any(str(getattr(each, "dtype", "")).startswith("uint") for each in producer.params):
+                continue
+            both, parts = f"{call.args[0].name_hint}_{name}", [self.visit_expr(each) for each in call.args[1].fields]
+            try:
+                self.functions.setdefault(both, with_matrix(self.functions[name], place, producer))
+            except NotThisKindError:
+                continue
+            changed = [*arguments[:place], *parts, *arguments[place + 1 :]]
+            found = self._kernels.get(both) or self._kernel(both, changed, only=PARAMETERS)
+            if found is not None:
+                self._kernels[both] = found
+                arguments[:] = changed
+                return found
+        return None
 
     def _packed(self, name: str, place: int, constant: Any, pack: Any) -> Any:
         array = constant.value.numpy()
@@ -108,7 +152,7 @@ class _Calls(PyExprMutator):  # type: ignore[misc]
             self._constants[key] = relax.const(np.ascontiguousarray(pack(array)))
         return self._constants[key]
 
-    def _kernel(self, name: str, arguments: Sequence[Any]) -> tuple[Any, Mapping[int, Any]] | None:
+    def _kernel(self, name: str, arguments: Sequence[Any], only: str = "") -> tuple[Any, Mapping[int, Any]] | None:
         """Return the kernel of a function, and how its constants are packed; None if no rule is for it."""
         function = self.functions[name]
         if len(function.params) != len(arguments) + 1 or not all(hasattr(each, "shape") for each in function.params):
@@ -117,9 +161,10 @@ class _Calls(PyExprMutator):  # type: ignore[misc]
             made, kernel = _write(name, function, arguments, self.target, self.winograd)
         except NotThisKindError:
             return None
+        if only and kernel.rule != only:
+            return None
         variable = self.builder_.add_func(made, f"{name}_chunks")
-        self.made.add(str(variable.name_hint))
-        self.rules[kernel.rule] += 1
+        self.rules[str(variable.name_hint)] = kernel.rule
         return variable, kernel.packs
 
 
@@ -128,10 +173,21 @@ def _write(name: str, function: Any, arguments: Sequence[Any], target: Target, w
     if known is None:
         (kernel,) = _kernels(name, [function], arguments, target, winograd)
         return _joined(function, None, [(1, kernel)]), kernel
-    rows = [each for each in _ROWS if each == 1 or _is_small(function, known)]
+    rows: Sequence[int] = [each for each in _ROWS if each == 1 or _is_small(function, known)]
+    if _has_parameter(_of(function, known, 1), arguments):
+        rows = CHUNKS
     chunks = [_of(function, known, count) for count in rows]
     kernels = _kernels(name, chunks, arguments, target, winograd)
     return _joined(function, known, list(zip(rows, kernels, strict=True))), kernels[0]
+
+
+def _has_parameter(function: Any, arguments: Sequence[Any]) -> bool:
+    """Tell whether a function is a product with a matrix that is not known yet."""
+    try:
+        product, _ = read_parameters(Reading(function))
+    except NotThisKindError:
+        return False
+    return not is_constant(arguments[product.weights])
 
 
 def _is_small(function: Any, known: _Open) -> bool:
@@ -169,7 +225,7 @@ def _kernels(
             found.append(_product(product, tile, target, name))
             continue
         kernel = rules.choose(call)
-        if kernel.rule == "default" or (found and kernel.packs):
+        if kernel.rule == _DEFAULT or (found and kernel.packs):
             raise NotThisKindError("no rule")
         found.append(kernel)
     return found

@@ -17,6 +17,7 @@ from portcall.compile._default import schedule
 from portcall.compile._elementwise import write_elementwise
 from portcall.compile._integers import plan_integers, read_integers, write_integers
 from portcall.compile._matmul import read_batched, write_batched
+from portcall.compile._parameters import PARAMETERS, write_parameters
 from portcall.compile._planes import write_planes
 from portcall.compile._products import Product, factors, read_convolution, read_product
 from portcall.compile._program import Call, Program
@@ -308,6 +309,7 @@ def _write_batched(reading: Reading, target: Target, parallel: bool) -> Any:
 # Asked in this order; the first that does not raise NotThisKindError has the kernel.
 _RULES: Mapping[str, Callable[[Reading, Target, bool], Any]] = {
     "pooling": _write_pooling,
+    PARAMETERS: write_parameters,
     "batched matrix product": _write_batched,
     "transpose": write_transpose,
     "element-wise": write_elementwise,

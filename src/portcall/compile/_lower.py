@@ -66,6 +66,30 @@ def lower(module: Any, target: Target, labels: Labels | None = None) -> Any:
         return tvm.transform.Sequential(passes)(module)
 
 
+def lower_functions(module: Any, target: Target) -> Any:
+    """Return a module of several functions, which may call each other and others' code, lowered as it is.
+
+    Weights that are parameters are read as they lie: TVM's own passes transpose them at each call.
+    """
+    transform = relax.transform
+    passes = [
+        relax.backend.DispatchSampling(),
+        relax.backend.DispatchSortScan(),
+        transform.FuseTransposeMatmul(),
+        transform.LegalizeOps(),
+        transform.AnnotateTIROpPattern(),
+        transform.FoldConstant(),
+        transform.FuseOps(),
+        transform.FuseTIR(),
+        transform.RewriteDataflowReshape(),
+        transform.ToNonDataflow(),
+        transform.RemovePurityChecking(),
+        transform.DeadCodeElimination(),
+    ]
+    with target.tvm:
+        return tvm.transform.Sequential(passes)(module)
+
+
 def FoldRest() -> Any:
     """Return TVM's pass that folds constants, for modules where one is left: it looks for code for every call."""
 

@@ -86,7 +86,7 @@ _COMPARISONS: Mapping[str, Callable[[Any, Any], Any]] = {
 }  # fmt: skip
 _ON_VALUES: Mapping[str, Callable[[Any, Any], Any]] = {
     "Div": tirx.div, "FloorDiv": tirx.floordiv, "FloorMod": tirx.floormod, "Max": tirx.max, "Min": tirx.min,
-    "And": tirx.all, "Or": tirx.any,
+    "And": tirx.all, "Or": tirx.any, "RShift": operator.rshift, "BitwiseAnd": operator.and_,
 }  # fmt: skip
 _ON_NUMBERS: Mapping[str, Callable[[int, int], Any]] = {
     "FloorDiv": operator.floordiv, "FloorMod": operator.mod, "Max": max, "Min": min,
@@ -425,31 +425,48 @@ def with_infinite_starts(function: Any) -> Any:
 
     TVM begins with the largest finite one, which is then the maximum of values that are all -inf: of a masked row.
     """
-    return function.with_body(_infinite(function.body))
+    return function.with_body(_changed(function.body, _infinite))
 
 
-def _infinite(statement: Any) -> Any:
+def with_buffers(statement: Any, own: Mapping[Any, Any]) -> Any:
+    """Return stages that load from other buffers."""
+
+    def change(block: Any, body: Any) -> tuple[Any, Any]:
+        if type(body).__name__ == "BufferStore":
+            body = tirx.BufferStore(body.buffer, _with_buffers(body.value, own), body.indices)
+        return body, block.init
+
+    return _changed(statement, change)
+
+
+def _changed(statement: Any, change: Callable[[Any, Any], tuple[Any, Any]]) -> Any:
+    """Return a statement with other bodies of its blocks, and other values that these begin with."""
     kind = type(statement).__name__
     if kind == "SeqStmt":
-        return tirx.SeqStmt([_infinite(part) for part in statement.seq])
+        return tirx.SeqStmt([_changed(part, change) for part in statement.seq])
     if kind == "For":
         old = statement
-        body = _infinite(old.body)
+        body = _changed(old.body, change)
         return tirx.For(old.loop_var, old.min, old.extent, old.kind, body, old.thread_binding, old.annotations)
     if kind != "SBlockRealize":
         return statement
     block = statement.block
-    body, init = _infinite(block.body), block.init
-    sign = {"Max": -1, "Min": 1}.get(type(getattr(body, "value", None)).__name__, 0)
-    if sign and type(init).__name__ == "BufferStore" and type(init.value).__name__ == "FloatImm":
-        dtype = type_of(init.value)
-        if float(init.value.value) == sign * float(np.finfo(dtype).max):
-            init = tirx.BufferStore(init.buffer, tirx.const(sign * float("inf"), dtype), init.indices)
+    body, init = change(block, _changed(block.body, change))
     made = s_tir.SBlock(
         block.iter_vars, block.reads, block.writes, block.name_hint, body, init, block.alloc_buffers,
         block.match_buffers, block.annotations,
     )  # fmt: skip
     return s_tir.SBlockRealize(statement.iter_values, statement.predicate, made)
+
+
+def _infinite(block: Any, body: Any) -> tuple[Any, Any]:
+    init = block.init
+    sign = {"Max": -1, "Min": 1}.get(type(getattr(body, "value", None)).__name__, 0)
+    if sign and type(init).__name__ == "BufferStore" and type(init.value).__name__ == "FloatImm":
+        dtype = type_of(init.value)
+        if float(init.value.value) == sign * float(np.finfo(dtype).max):
+            init = tirx.BufferStore(init.buffer, tirx.const(sign * float("inf"), dtype), init.indices)
+    return body, init
 
 
 def _stages(statement: Any) -> list[Stage]:

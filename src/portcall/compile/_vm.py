@@ -7,6 +7,7 @@ Kernels are the rules' where extents in front are all that is not known, and els
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,12 +24,13 @@ from portcall._compilers import check_output
 from portcall._folders import working_folder
 from portcall.bench import format_size
 from portcall.compile import _verify
+from portcall.compile._attention import use_attention
 from portcall.compile._checks import check_operators
 from portcall.compile._chunks import use_rules
 from portcall.compile._compile import Steps, StrPath, as_model_error
 from portcall.compile._dynamic import import_dynamic
 from portcall.compile._loops import inline_control
-from portcall.compile._lower import lower
+from portcall.compile._lower import lower, lower_functions
 from portcall.compile._model import bind_shapes, fix_inputs, inputs_of, likely_shapes, load, type_text
 from portcall.compile._options import Options
 from portcall.compile._simplify import decompose
@@ -118,8 +120,8 @@ def _compile_executable(model: Any, target: str, options: Options) -> CompiledEx
     notes: Sequence[str] = ()
     if isinstance(model, tvm.IRModule):
         name, inputs = "model", {}
-        # Before TVM's own passes, which transpose weights that are parameters at each call. It leaves functions behind.
-        module = relax.transform.DeadCodeElimination()(relax.transform.FuseTransposeMatmul()(model))
+        with steps.step("kernels"):
+            module, kernels = _of_relax(model, machine)
     else:
         with steps.step("read"):
             loaded = load(model)
@@ -170,6 +172,25 @@ def _with_kernels(proto: Any, module: Any, machine: Target) -> tuple[Any, Mappin
         except Exception:  # TVM has many classes of errors
             continue
     return relax.transform.DeadCodeElimination()(module), {}
+
+
+def _of_relax(model: Any, machine: Target) -> tuple[Any, Mapping[str, int]]:
+    """Return a module of Relax with kernels of the rules.
+
+    TVM's are left where it cannot be lowered, for WebGPU, and in system libraries, whose functions TVM gives other
+    names by a pass that cannot read kernels of ours.
+    """
+    if machine.name != "webgpu" and "system_lib_prefix" not in (model.attrs or {}):
+        try:
+            module, written = use_attention(lower_functions(model, machine), machine)
+            module, kernels = use_rules(module, machine, "auto")
+            return module, {**kernels, **written}
+        except MemoryError:
+            raise
+        except Exception as error:  # TVM has many classes of errors
+            warnings.warn(f"portcall has no kernels for the module, and TVM's are used: {error}", stacklevel=2)
+    # Before TVM's own passes, which transpose weights that are parameters at each call. It leaves functions behind.
+    return relax.transform.DeadCodeElimination()(relax.transform.FuseTransposeMatmul()(model)), {}
 
 
 def verify_executable(

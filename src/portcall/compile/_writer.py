@@ -136,10 +136,19 @@ class Writer:
         )
         self._blocks[-1].append(tirx.Evaluate(tirx.call_intrin("void", "tirx.prefetch", address, 0, locality, 1)))
 
+    def declared(self, buffer: Buffer, data: Expr) -> Buffer:
+        """Return a buffer whose elements are those at an address."""
+        self._blocks[-1].append(tirx.DeclBuffer(buffer, data=data))
+        return buffer
+
+    def statement(self) -> Any:
+        """Return what was written."""
+        (statements,) = self._blocks
+        return _sequence(statements)
+
     def function(self, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> Any:
         """Return what was written as a function of TVM's."""
-        (statements,) = self._blocks
-        made = tirx.PrimFunc([*inputs, *outputs], _sequence(statements))
+        made = tirx.PrimFunc([*inputs, *outputs], self.statement())
         return made.with_attr("tirx.noalias", True).with_attr("s_tir", True)
 
     def _allocate(self, shape: tuple[int, ...], dtype: str) -> Buffer:
