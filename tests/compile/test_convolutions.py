@@ -140,7 +140,7 @@ def test_onnx_writes_long_functions_once_for_a_tile(processor: str) -> None:
     assert sizes["Sigmoid"] < sizes["Relu"] + 6000
 
 
-@pytest.mark.parametrize("op", ["SiLU", "Clip"])
+@pytest.mark.parametrize("op", ["SiLU", "Clip", "LeakyRelu", "HardSwish", "HardSigmoid"])
 def test_onnx_makes_activations_part_of_convolutions_that_are_concatenated(op: str) -> None:
     generator = np.random.default_rng(0)
     constants: dict[str, Any] = {"low": np.float32(0), "high": np.float32(6)}
@@ -151,6 +151,8 @@ def test_onnx_makes_activations_part_of_convolutions_that_are_concatenated(op: s
         nodes.append(helper.make_node("Conv", [x, f"w{number}", f"b{number}"], [f"c{number}"], pads=[1, 1, 1, 1]))
         if op == "Clip":
             nodes.append(helper.make_node("Clip", [f"c{number}", "low", "high"], [f"y{number}"]))
+        elif op != "SiLU":
+            nodes.append(helper.make_node(op, [f"c{number}"], [f"y{number}"]))
         else:
             nodes.append(helper.make_node("Sigmoid", [f"c{number}"], [f"s{number}"]))
             nodes.append(helper.make_node("Mul", [f"c{number}", f"s{number}"], [f"y{number}"]))

@@ -101,6 +101,16 @@ def resized() -> Pattern:
     return nodes, {"x": ["batch", 3, "height", "width"]}, ["y"], {**COMMON, **weights}
 
 
+def whole() -> Pattern:
+    """Slices to an end that is none, as exporters write it: all of an axis, whatever its extent."""
+    nodes = [
+        Node("Slice", ["x", "starts", "ends"], ["a"]), Node("Transpose", ["a"], ["b"], perm=[0, 2, 1]),
+        Node("Slice", ["b", "first", "large"], ["c"]), Node("MatMul", ["c", "a"], ["y"]),
+    ]  # fmt: skip
+    numbers = {"starts": integers(0, 1), "ends": integers(10**9, 3), "large": integers(2**63 - 1)}
+    return nodes, {"x": ["batch", "n", 600]}, ["y"], {**COMMON, **numbers}
+
+
 def by_floats() -> Pattern:
     """Sizes by way of floats, as older exporters compute them: Cast, Mul, Floor, Cast."""
     nodes = [
@@ -181,7 +191,7 @@ PATTERNS: Mapping[Callable[[], Pattern], Sequence[tuple[int, ...]]] = {
     heads: [(1, 5, 16), (3, 19, 16)], positions: [(1, 3, 6), (2, 32, 6)], expanded: [(1, 2, 3), (5, 4, 3)],
     resized: [(1, 3, 6, 4), (2, 3, 10, 18)], by_floats: [(1, 2, 4, 6), (2, 2, 6, 5)],
     spectrum: [(1, 1, 40), (2, 1, 205)], pointwise: [(1, 8, 3, 5), (2, 8, 9, 7)], normalized: [(1, 5, 24), (3, 51, 24)],
-    padded: [(1, 3, 6), (2, 3, 20)], flattened: [(1, 3, 15, 15), (7, 3, 15, 15)],
+    whole: [(1, 2, 600), (4, 5, 600)], padded: [(1, 3, 6), (2, 3, 20)], flattened: [(1, 3, 15, 15), (7, 3, 15, 15)],
 }  # fmt: skip
 
 

@@ -63,6 +63,26 @@ def test_wide_windows_of_pictures() -> None:
     assert "default" not in made.kernels
 
 
+def test_pictures_of_one_column_are_as_those_of_one_row() -> None:
+    """What follows a convolution reads its own row there, too."""
+    constants: dict[str, Any] = {"places": random(1, 1, 40, 1)}
+    nodes = [
+        conv("x", "a", (32, 8, 5, 1), constants=constants, pads=[2, 0, 2, 0]),
+        helper.make_node("Add", ["a", "places"], ["b"]),
+        conv("b", "c", (32, 1, 15, 1), constants=constants, pads=[9, 0, 5, 0], group=32),
+        helper.make_node("Add", ["c", "b"], ["d"]),
+        helper.make_node("MaxPool", ["d"], ["e"], kernel_shape=[3, 1], strides=[2, 1], pads=[1, 0, 0, 0]),
+        conv("e", "f", (24, 16, 3, 1), constants=constants, dilations=[2, 1], strides=[3, 1], group=2),
+        helper.make_node("LeakyRelu", ["f"], ["y"]),
+    ]
+    made = check(make(nodes, {"x": (2, 8, 40, 1)}, ["y"], constants), {"x": random(2, 8, 40, 1)})
+    assert {name: made.kernels[name] for name in ("convolution", "depthwise", "pooling")} == {
+        "convolution": 2,
+        "depthwise": 1,
+        "pooling": 1,
+    }
+
+
 def test_what_stands_between_convolutions_of_one_axis_keeps_their_layout() -> None:
     """One change of the layout in front, and one behind: all else is done in place, or by the kernels."""
     constants: dict[str, Any] = {"scale": random(16, 1), "slope": random(1, 16, 1), "low": np.float32(-0.5)}

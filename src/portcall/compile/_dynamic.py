@@ -24,8 +24,9 @@ from portcall.compile._shapes import Known, Shapes, Term, as_element, extent_of,
 
 Expr = Any
 _RESHAPE = "vm.builtin.reshape"  # TVM's memory planner knows that its result lies where its argument does
+_OWN = ("HardSigmoid", "HardSwish", "LeakyRelu", "Max", "Min", "Mish", "Softplus")  # of the importer's: for any shape
 _MOST_KNOWN = 4096  # elements of a constant that is looked at
-_BEYOND = (1 << 31) - 1  # an end of a slice that means all of it
+_BEYOND = 10**9  # an end of a slice that means all of it: exporters write this or the largest integer
 # Operators of operands that have the same extents, or one.
 _BROADCASTING = ("Add", "And", "Div", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Min", "Mul",
                  "Or", "Pow", "Sub", "Where")  # fmt: skip
@@ -44,7 +45,7 @@ def import_dynamic(model: Any, *, named: bool = True) -> Any:
         check_values(Graph(infer_shapes(model)))
     importer = _Dynamic({}, "float32", False, False)
     importer.named = named
-    importer.own = {name: OWN[name] for name in ("Max", "Min", "Mish", "Softplus")}
+    importer.own = {name: OWN[name] for name in _OWN}
     return run_importer(importer, model)
 
 

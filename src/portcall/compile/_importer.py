@@ -290,6 +290,26 @@ def _clipped(bb: Any, inputs: list[Any], attrs: dict[str, Any]) -> Expr | None:
     return value
 
 
+def leaky_relu(bb: Any, inputs: list[Any], attrs: dict[str, Any]) -> Expr | None:
+    """Return the larger of a value and a part of it; TVM's own operator has no layout, and is not fused."""
+    x, alpha = inputs[0], float(attrs.get("alpha", 0.01))
+    if not 0 < alpha <= 1:
+        return None
+    return relax.op.maximum(x, bb.emit(relax.op.multiply(x, relax.const(alpha, x.ty.dtype))))
+
+
+def hard_sigmoid(bb: Any, inputs: list[Any], attrs: dict[str, Any]) -> Expr:
+    """Return ``max(0, min(1, alpha * x + beta))`` of operators that have a layout."""
+    x, parts = inputs[0], (attrs.get("alpha", 0.2), attrs.get("beta", 0.5), 0.0, 1.0)
+    alpha, beta, zero, one = (relax.const(float(part), x.ty.dtype) for part in parts)
+    line = bb.emit(relax.op.add(bb.emit(relax.op.multiply(x, alpha)), beta))
+    return relax.op.minimum(bb.emit(relax.op.maximum(line, zero)), one)
+
+
+def hard_swish(bb: Any, inputs: list[Any], attrs: dict[str, Any]) -> Expr:
+    return relax.op.multiply(inputs[0], bb.emit(hard_sigmoid(bb, inputs, {"alpha": 1 / 6})))
+
+
 def _bound(given: list[Any], attribute: Any) -> Array | None:
     """Return the only bound that an input or an attribute gives, or none; None if it is computed."""
     if given and given[0] is not None:
@@ -503,4 +523,7 @@ OWN: Mapping[str, Callable[[Any, list[Any], dict[str, Any]], Any]] = {
     "Pow": _power,
     "Softplus": softplus,
     "Mish": mish,
+    "LeakyRelu": leaky_relu,
+    "HardSigmoid": hard_sigmoid,
+    "HardSwish": hard_swish,
 }

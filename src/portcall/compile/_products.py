@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -45,6 +45,7 @@ class Window:
         top, left: padding in front.
         groups: each reads its own channels.
         spread: where the results lie, if not one after the other.
+        turned: rows and columns stand for each other in the function.
     """
 
     n: int
@@ -64,6 +65,19 @@ class Window:
     left: int = 0
     groups: int = 1
     spread: Spread | None = None
+    turned: bool = False
+
+    def lying(self) -> Window:
+        """Return the window of a picture of one column as that of one row, which lies in memory alike.
+
+        Tiles are parts of rows.
+        """
+        if not self.w == self.ow == self.kw == 1 or self.left or self.oh == 1:
+            return self
+        return replace(
+            self, h=1, w=self.h, oh=1, ow=self.oh, kh=1, kw=self.kh, sh=1, sw=self.sh, dh=1, dw=self.dh,
+            top=0, left=self.top, turned=True,
+        )  # fmt: skip
 
     @property
     def pointwise(self) -> bool:
@@ -109,7 +123,11 @@ class Window:
         if self.spread is not None:
             h, w = oh * self.spread.sh + self.spread.first, ow * self.spread.sw + self.spread.left
             height, width = self.spread.h, self.spread.w
-        return Place((n * height + h) * width + w, n, h, w, channel)
+        return self.result((n * height + h) * width + w, n, h, w, channel)
+
+    def result(self, pixel: Index, n: Index, h: Index, w: Index, channel: Index) -> Place:
+        """Return where a result is in the function, given where it is here."""
+        return Place(pixel, n, w, h, channel) if self.turned else Place(pixel, n, h, w, channel)
 
     def rows_inside(self, oh: Index) -> tuple[Index, Index]:
         """Return the first row of the window that lies inside of the picture, and the one after the last."""
@@ -256,8 +274,8 @@ def read_convolution(reading: Reading) -> Product:
     )  # fmt: skip
     if c != group_channels * groups:
         raise NotThisKindError("channels that are left out")
-    product = Product(reading, window, reading.names.index(source.name), reading.names.index(w.source.name), stage)
-    return product.checked()
+    data, weights = (reading.names.index(buffer.name) for buffer in (source, w.source))
+    return Product(reading, window.lying(), data, weights, stage).checked()
 
 
 def read_product(reading: Reading) -> Product:

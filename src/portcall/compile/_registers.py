@@ -135,9 +135,9 @@ class Pixels:
         window, pixel = self.window, self.first + t
         if self.one_row:
             n, oh, ow = unravel(pixel, (window.n, window.oh, window.ow))
-            return Place(pixel, n, oh, ow, channel)
+            return window.result(pixel, n, oh, ow, channel)
         if window.spread is None:
-            return Place(pixel, self.n, self.oh, self.ow + t, channel)
+            return window.result(pixel, self.n, self.oh, self.ow + t, channel)
         return window.place(self.n, self.oh, self.ow + t, channel)
 
 

@@ -105,7 +105,7 @@ def read_pooling(reading: Reading) -> ByChannel:
     moves = [max(step, 1) for step in steps]
     sh, sw, dh, dw = moves
     window = Window(n, h, w, c, oh, ow, o, kh, kw, sh, sw, dh, dw, -offsets[1], -offsets[2], c)
-    return ByChannel(reading, window, kind, reading.names.index(source.name), None, stage, start)
+    return ByChannel(reading, window.lying(), kind, reading.names.index(source.name), None, stage, start)
 
 
 @dataclass
