@@ -194,8 +194,19 @@ void Supervisor::Fork(Connection* connection, const std::string& reply) {
     fcntl(ends[1], F_SETFL, 0);  // writes block while the pipe is full
   }
   const pid_t parent = getpid();
-  connection->pid = secrets_->Fork();
-  if (connection->pid < 0) fail("cannot start a process");
+  const auto fork = [&] {
+    const pid_t pid = secrets_->Fork();
+    if (pid < 0) throw SystemError("cannot start a process");
+    return pid;
+  };
+  try {
+    const Sandbox::Started made = session_.sandbox ? session_.sandbox->Start(fork) : Sandbox::Started{fork(), 0};
+    connection->pid = made.session;
+    connection->first = made.first;
+  } catch (const Error&) {
+    rmdir(directory.c_str());
+    throw;
+  }
   if (connection->pid > 0) return connection->errors[1].Close();
   SessionStart start = LeaveSupervisor(connection);
   start.reply = reply;

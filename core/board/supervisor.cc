@@ -285,6 +285,7 @@ void Supervisor::Reap() {
       continue;
     }
     for (const auto& [number, connection] : connections_) {
+      if (connection->first == pid) connection->first = 0;
       if (connection->pid != pid) continue;
       Finish(connection.get(), status);
       break;
@@ -364,6 +365,7 @@ void Supervisor::Drop(Connection* connection, const Ending& ending) {
 }
 
 void Supervisor::Finish(Connection* connection, int status) {
+  if (connection->first) kill(connection->first, SIGKILL);
   Progress progress;
   if (pread(connection->progress.get(), &progress, sizeof(progress), 0) != sizeof(progress)) progress = {};
   const Ending ending = EndingOf(status, progress, connection->killed, ReadRest(connection->errors[0].get()));

@@ -50,10 +50,10 @@ struct Connection {
   double since = 0, limit = 0;  // when it connected; seconds that the session may last
   double deadline = 0;          // 0 for none
   Ending killed;                // why
-  pid_t pid = 0;
-  size_t place = 0;   // in the queue, as last reported
-  int64_t fence = 0;  // of the farm's lease that it belongs to
-  bool gone = false;  // the client has closed its side
+  pid_t pid = 0, first = 0;     // of its process, and of the sandbox's beside that
+  size_t place = 0;             // in the queue, as last reported
+  int64_t fence = 0;            // of the farm's lease that it belongs to
+  bool gone = false;            // the client has closed its side
 };
 
 class Supervisor {

@@ -53,6 +53,12 @@ PORTCALL_EXPORT_TYPED(sandbox, [](std::string mode) {
       {Any(sandbox.Found()), Any(texts(sandbox.Missing())), Any(texts(sandbox.Open())), Any(sandbox.Report())});
 })
 PORTCALL_EXPORT_TYPED(prepare_sandbox, [] { PreparedSandbox().emplace().Prepare(); })
+// What the function that starts a process returns, and the number of the first process beside that.
+PORTCALL_EXPORT_TYPED(start_in_sandbox, [](PackedFunc fork) {
+  const Sandbox::Started made = PreparedSandbox()->Start([&] { return static_cast<pid_t>(fork().cast<int64_t>()); });
+  return Array<Any>({Any(static_cast<int64_t>(made.session)), Any(static_cast<int64_t>(made.first))});
+})
+PORTCALL_EXPORT_TYPED(descend_into_sandbox, [] { PreparedSandbox()->Descend(); })
 PORTCALL_EXPORT_TYPED(enter_sandbox, [](std::string directory, std::string contents, std::vector<std::string> paths) {
   PreparedSandbox()->Enter(directory, contents, std::move(paths));
 })

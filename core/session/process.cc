@@ -63,8 +63,10 @@ class Redirected {
 
 void Isolate(const std::string& directory, pid_t parent) {
   setsid();
-  prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
-  if (getppid() != parent) _exit(1);
+  if (getppid() != 0) {  // else it has numbers of processes of its own, and ends with the first of them
+    prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
+    if (getppid() != parent) _exit(1);
+  }
   const std::string files = directory + "/files", temporary = directory + "/tmp";
   if (mkdir(files.c_str(), 0700) != 0 || mkdir(temporary.c_str(), 0700) != 0 || chdir(files.c_str()) != 0) {
     throw SystemError("cannot make the session's directory");

@@ -14,7 +14,7 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <memory>
+#include <exception>
 
 #include "facts/server.h"
 #include "session/text.h"
@@ -47,27 +47,13 @@ uint64_t FileRights(int version) {
 }
 
 // What every session may read: libraries and programs of the system, facts of the machine, itself.
-constexpr const char* kReadable[] = {"/usr",
-                                     "/lib",
-                                     "/lib32",
-                                     "/lib64",
-                                     "/bin",
-                                     "/sbin",
-                                     "/etc/ld.so.cache",
-                                     "/etc/localtime",
-                                     "/etc/OpenCL",
-                                     "/sys",
-                                     "/proc/self",
-                                     "/proc/cpuinfo",
-                                     "/proc/meminfo",
-                                     "/proc/stat",
-                                     "/proc/vmstat",
-                                     "/proc/loadavg",
-                                     "/proc/uptime",
-                                     "/proc/version",
-                                     "/proc/filesystems",
-                                     "/proc/driver",
-                                     "/proc/sys"};
+constexpr const char* kReadable[] = {
+    "/usr",         "/lib",          "/lib32",        "/lib64",        "/bin",
+    "/sbin",        "/sys",          "/proc/cpuinfo", "/proc/meminfo", "/proc/stat",
+    "/proc/vmstat", "/proc/loadavg", "/proc/uptime",  "/proc/version", "/proc/filesystems",
+    "/proc/driver", "/proc/sys"};
+// Of these each session looks for its own, or for the file that has replaced an older one.
+constexpr const char* kOwnReadable[] = {"/proc/self", "/etc/ld.so.cache", "/etc/localtime", "/etc/OpenCL"};
 constexpr const char* kDevices[] = {"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"};
 // Those of accelerators, where the server names some.
 constexpr const char* kAccelerators[] = {"/dev/nvidia*", "/dev/dri", "/dev/kfd", "/dev/mali*", "/dev/kgsl-3d0"};
@@ -83,7 +69,7 @@ std::vector<std::string> Matches(const std::string& pattern) {
 // ---- Namespaces ----
 
 constexpr int kTasks = 1024;  // processes and threads of a session
-constexpr int kShared = CLONE_NEWUSER | CLONE_NEWNET, kOwn = CLONE_NEWUSER | CLONE_NEWIPC | CLONE_NEWPID;
+constexpr int kShared = CLONE_NEWUSER | CLONE_NEWNET, kOwn = CLONE_NEWIPC | CLONE_NEWPID;
 
 bool Write(const char* path, const std::string& text) {
   const Descriptor file(open(path, O_WRONLY | O_CLOEXEC));
@@ -107,10 +93,10 @@ bool LimitNumbers() {
   return (major > 6 || (major == 6 && minor >= 14)) && Write("/proc/sys/kernel/pid_max", std::to_string(kTasks));
 }
 
-bool LimitTasks() {
+// Of a user of its own. Not for root.
+bool LimitUser() {
   const rlimit most{kTasks, kTasks};
-  const bool counted = geteuid() != 0 && setrlimit(RLIMIT_NPROC, &most) == 0;  // not for root
-  return LimitNumbers() || counted;
+  return geteuid() != 0 && Leave(CLONE_NEWUSER) && setrlimit(RLIMIT_NPROC, &most) == 0;
 }
 
 // Runs in a child; returns its exit code, or 255.
@@ -132,16 +118,53 @@ void CloseFrom(unsigned first, unsigned last) {
 
 // The first process of a session's namespace: when it ends, all others there do. It has its maker's memory, and so its
 // errno: it makes no call that can fail once the maker goes on.
-int FirstProcess(void* ready) {
-  const int pipe = *static_cast<const int*>(ready);
-  const auto kept = static_cast<unsigned>(pipe);
+struct First {
+  int pipe;
+  bool limited;  // whether it is to be, then whether it is
+};
+int FirstProcess(void* argument) {
+  First* first = static_cast<First*>(argument);
+  const int pipe = first->pipe;
+  sigset_t all;
+  sigfillset(&all);
+  sigprocmask(SIG_BLOCK, &all, nullptr);  // the session may send it signals that the server handles
   prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
   signal(SIGCHLD, SIG_IGN);
-  if (kept) CloseFrom(0, kept - 1);
-  CloseFrom(kept + 1, ~0u);
-  if (write(pipe, "", 1) != 1) return 1;  // the maker has ended
+  if (pipe) CloseFrom(0, static_cast<unsigned>(pipe) - 1);
+  CloseFrom(static_cast<unsigned>(pipe) + 1, ~0u);
+  first->limited = first->limited && LimitNumbers();
+  if (chdir("/") != 0 || write(pipe, "", 1) != 1) return 1;  // the session's directory is deleted before this ends
   close(pipe);
   for (;;) pause();
+}
+
+// Calls the action in a process that has this one's memory and stack, while this one waits. Where it has become another
+// process, with memory of its own, it returns true, and so does this. The process has ended when this returns false.
+[[gnu::noinline]] bool InBorrowedMemory(const std::function<bool()>& action) {
+  const pid_t borrower = vfork();  // NOLINT(bugprone-unsafe-functions,clang-analyzer-security.insecureAPI.vfork)
+  if (borrower == 0) {
+    if (action()) return true;
+    _exit(0);
+  }
+  int status = 0;
+  if (borrower < 0) throw SystemError("cannot start a process");
+  while (waitpid(borrower, &status, 0) != borrower) {
+  }
+  if (status != 0) throw Error("OSError", "cannot start a process: what starts it was killed");
+  return false;
+}
+
+// Tells the C library that the kernel does not tell it the number of this process's processor any longer: that ends with
+// memory that is shared.
+void ForgetProcessor() {
+#if defined(__has_builtin)
+#if __has_builtin(__builtin_thread_pointer)
+  const auto* size = static_cast<const unsigned*>(dlsym(RTLD_DEFAULT, "__rseq_size"));
+  const auto* offset = static_cast<const ptrdiff_t*>(dlsym(RTLD_DEFAULT, "__rseq_offset"));
+  if (!size || !*size || !offset) return;
+  *reinterpret_cast<volatile int32_t*>(static_cast<char*>(__builtin_thread_pointer()) + *offset + 4) = -1;
+#endif
+#endif
 }
 
 [[noreturn]] void EndAs(pid_t child) {
@@ -158,32 +181,8 @@ int FirstProcess(void* ready) {
   _exit(128 + number);
 }
 
-// Returns in a child, with a number of its own namespace.
-void BecomeSession() {
-  sigset_t all, before;
-  sigfillset(&all);
-  sigprocmask(SIG_BLOCK, &all, &before);  // the session may send its first process signals that the server handles
-  int ends[2];
-  alignas(16) char stack[16384];
-  if (pipe2(ends, O_CLOEXEC) != 0) throw SystemError("cannot start a sandbox");
-  const pid_t first = clone(FirstProcess, stack + sizeof(stack), CLONE_VM | SIGCHLD, &ends[1]);
-  close(ends[1]);
-  char byte;
-  if (first < 0 || read(ends[0], &byte, 1) != 1) throw SystemError("cannot start a sandbox");
-  close(ends[0]);
-  const pid_t child = fork();
-  if (child < 0) throw SystemError("cannot start a process in the sandbox");
-  if (child > 0) {
-    prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);  // the first process, which the session can name, has its memory
-    CloseFrom(0, ~0u);
-    EndAs(child);
-  }
-  setsid();
-  sigprocmask(SIG_SETMASK, &before, nullptr);
-}
-
+// A program does not give them back to root either, without new privileges.
 void DropCapabilities() {
-  for (int each = 0; each < 64; ++each) prctl(PR_CAPBSET_DROP, each, 0, 0, 0);
   struct {
     uint32_t version = 0x20080522;
     int pid = 0;
@@ -202,8 +201,8 @@ Sandbox::Sandbox() {
   seccomp_ = !hides("seccomp") && CanFilterCalls();
   if (hides("namespaces")) return;
   const int code = InChild([] {
-    if (!Leave(kShared) || !Leave(kOwn)) return 0;
-    return 1 + InChild([] { return static_cast<int>(LimitTasks()); });
+    if (!Leave(kShared) || unshare(kOwn) != 0) return 0;
+    return 1 + InChild([] { return static_cast<int>(LimitNumbers() || LimitUser()); });
   });
   namespaces_ = code == 1 || code == 2;
   limit_ = code == 2 && !hides("limit");
@@ -262,6 +261,8 @@ void Sandbox::Check(const std::string& mode) const {
 }
 
 void Sandbox::Prepare() {
+  if (landlock_) FindReadable();
+  if (seccomp_) filter_ = FilterOfCalls(true, true);
   if (!namespaces_) return;
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) throw SystemError("cannot prepare the sandbox");
@@ -288,6 +289,78 @@ void Sandbox::Prepare() {
   if (!user_ || !network_) throw error;
 }
 
+Sandbox::Started Sandbox::Start(const std::function<pid_t()>& fork) {
+  if (!namespaces_) return {fork(), 0};
+  for (size_t i = stacks_.size(); i--;) {
+    if (kill(stacks_[i].first, 0) == 0 || errno != ESRCH) continue;
+    stacks_[i].swap(stacks_.back());
+    stacks_.pop_back();
+  }
+  std::unique_ptr<Stack> stack(new Stack);  // not filled
+  std::exception_ptr error;
+  Started made;
+  const pid_t self = getpid();
+  prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);  // a session can name its first process, which has this memory
+  prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
+  const auto start = [&] {
+    try {
+      made.first = EnterNamespaces(self, stack.get());
+      made.session = fork();
+      return made.session == 0;
+    } catch (...) {
+      error = std::current_exception();
+    }
+    return false;
+  };
+  try {
+    if (InBorrowedMemory(start)) return made;
+  } catch (...) {
+    error = std::current_exception();
+  }
+  prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0);
+  if (error && made.first) kill(made.first, SIGKILL);
+  if (made.first) stacks_.emplace_back(made.first, std::move(stack));
+  if (error) std::rethrow_exception(error);
+  return made;
+}
+
+// In a process of its own, whose children will be in the namespaces; returns their first one, whose parent is `parent`.
+pid_t Sandbox::EnterNamespaces(pid_t parent, Stack* stack) {
+  if (setns(user_.get(), CLONE_NEWUSER) != 0 || setns(network_.get(), CLONE_NEWNET) != 0 || unshare(kOwn) != 0) {
+    throw SystemError("cannot enter the sandbox's namespaces");
+  }
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) throw SystemError("cannot start a sandbox");
+  const Descriptor ready(ends[0]);
+  First facts{ends[1], limit_};
+  const pid_t first =
+      clone(FirstProcess, stack->bytes + sizeof(stack->bytes), CLONE_VM | CLONE_PARENT | SIGCHLD, &facts);
+  close(ends[1]);
+  char byte;
+  if (first < 0) throw SystemError("cannot start a sandbox");
+  if (read(ready.get(), &byte, 1) != 1 || getppid() != parent) {
+    kill(first, SIGKILL);
+    throw Error("OSError", "cannot start a sandbox: its first process has ended");
+  }
+  limited_ = facts.limited;
+  return first;
+}
+
+void Sandbox::Descend() {
+  if (!namespaces_) return;
+  const Started made = Start([] {
+    const pid_t child = fork();
+    if (child < 0) throw SystemError("cannot start a process in the sandbox");
+    return child;
+  });
+  if (made.session == 0) {
+    setsid();
+    return;
+  }
+  CloseFrom(0, ~0u);
+  EndAs(made.session);
+}
+
 void Sandbox::Enter(const std::string& directory, const std::string& contents, std::vector<std::string> paths) {
   setenv("HOME", (directory + "/files").c_str(), 1);
   const Descriptor nothing(open("/dev/null", O_RDWR | O_CLOEXEC));
@@ -299,43 +372,68 @@ void Sandbox::Enter(const std::string& directory, const std::string& contents, s
   mkdir(contents.substr(0, contents.rfind('/')).c_str(), 0700);
   mkdir(contents.c_str(), 0700);
   if (namespaces_) {
-    if (setns(user_.get(), CLONE_NEWUSER) != 0 || setns(network_.get(), CLONE_NEWNET) != 0 || !Leave(kOwn)) {
-      throw SystemError("cannot enter the sandbox's namespaces");
-    }
+    prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);  // or its own files in /proc are root's
+    ForgetProcessor();
     user_.Close();
     network_.Close();
-    BecomeSession();
-    if (limit_ && !LimitTasks()) throw SystemError("cannot limit the processes of the sandbox");
+    if (limit_ && !limited_ && !LimitUser()) throw SystemError("cannot limit the processes of the sandbox");
   }
   if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) throw SystemError("cannot give up new privileges");
-  Dl_info own{};
-  if (dladdr(static_cast<const void*>(kReadable), &own) != 0 &&
-      own.dli_fname) {  // its plug-ins are beside this library
-    const std::string path = own.dli_fname;
-    for (std::string& each : Matches(path.substr(0, path.rfind('/') + 1) + "libportcall*"))
-      paths.push_back(std::move(each));
-  }
   if (landlock_) LimitFiles(directory, contents, paths);
   DropCapabilities();
-  if (seccomp_ && !FilterCalls(namespaces_, Has("scopes"))) throw SystemError("cannot filter calls of the system");
+  if (seccomp_ && !FilterCalls(namespaces_ ? filter_ : FilterOfCalls(false, Has("scopes"))))
+    throw SystemError("cannot filter calls of the system");
+}
+
+void Sandbox::FindReadable() {
+  std::vector<std::string> folders;
+  const auto find = [&](const char* name, uint64_t rights) {
+    const std::unique_ptr<char, void (*)(void*)> real(realpath(name, nullptr), free);
+    Descriptor file(real ? open(real.get(), O_PATH | O_CLOEXEC) : -1);
+    struct stat facts{};
+    if (!file || fstat(file.get(), &facts) != 0) return;  // not on this machine
+    const std::string path = real.get();
+    for (const std::string& folder : folders) {
+      if (path.compare(0, folder.size(), folder) == 0) return;
+    }
+    if (S_ISDIR(facts.st_mode)) folders.push_back(path + "/");
+    readable_.emplace_back(std::move(file), rights & (S_ISDIR(facts.st_mode) ? ~uint64_t{0} : kOfFiles));
+  };
+  for (const char* path : kReadable) find(path, kRead);
+  Dl_info own{};
+  if (dladdr(static_cast<const void*>(kReadable), &own) != 0 && own.dli_fname) {
+    const std::string path = own.dli_fname;  // its plug-ins are beside this library
+    for (const std::string& each : Matches(path.substr(0, path.rfind('/') + 1) + "libportcall*")) {
+      find(each.c_str(), kRead);
+    }
+  }
+  for (const char* path : kDevices) find(path, kUseDevice);
 }
 
 void Sandbox::LimitFiles(const std::string& directory, const std::string& contents,
-                         const std::vector<std::string>& paths) const {
+                         const std::vector<std::string>& paths) {
   const uint64_t handled = FileRights(landlock_);
   const Ruleset all{handled, 3, 3};
   const size_t size = landlock_ >= kScopes ? 24 : landlock_ >= kNetwork ? 16 : 8;
   const Descriptor rules(static_cast<int>(syscall(kCreateRuleset, &all, size, 0)));
+  const auto add = [&](const Descriptor& file, uint64_t rights) {
+    const PathRule rule{rights & handled, file.get()};
+    return syscall(kAddRule, rules.get(), 1, &rule, 0) == 0;
+  };
   const auto allow = [&](const std::string& path, uint64_t rights) {
     const Descriptor file(open(path.c_str(), O_PATH | O_CLOEXEC));
     struct stat facts{};
     if (!file || fstat(file.get(), &facts) != 0) return;  // not on this machine
     if (S_ISCHR(facts.st_mode) || S_ISBLK(facts.st_mode) || !path.compare(0, 5, "/dev/")) rights = kUseDevice;
-    const PathRule rule{rights & handled & (S_ISDIR(facts.st_mode) ? ~uint64_t{0} : kOfFiles), file.get()};
-    if (syscall(kAddRule, rules.get(), 1, &rule, 0) != 0) throw SystemError("cannot let sessions use '" + path + "'");
+    if (!add(file, rights & (S_ISDIR(facts.st_mode) ? ~uint64_t{0} : kOfFiles))) {
+      throw SystemError("cannot let sessions use '" + path + "'");
+    }
   };
-  for (const char* path : kReadable) allow(path, kRead);
-  for (const char* path : kDevices) allow(path, kUseDevice);
+  for (const auto& [file, rights] : readable_) {
+    if (!add(file, rights)) throw SystemError("cannot let sessions use the system's files");
+  }
+  readable_.clear();
+  for (const char* path : kOwnReadable) allow(path, kRead);
   for (const std::string& path : paths) allow(path, kRead);
   const char* named = std::getenv("PORTCALL_VISIBLE_DEVICES");
   for (const char* pattern : kAccelerators) {

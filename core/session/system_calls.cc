@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstddef>
 #include <initializer_list>
@@ -66,71 +67,116 @@ constexpr uint32_t kOlder[] = {294 /* kexec_file_load */};
 constexpr uint32_t kOfProcess[] = {SYS_prlimit64, SYS_sched_setaffinity, SYS_sched_setscheduler, SYS_sched_setparam,
                                    SYS_sched_setattr};
 
+using Steps = std::vector<sock_filter>;
+
+sock_filter Step(int code, uint32_t value, uint8_t yes = 0, uint8_t no = 0) {
+  return {static_cast<uint16_t>(code), yes, no, value};
+}
+sock_filter Load(size_t offset) { return Step(BPF_LD | BPF_W | BPF_ABS, static_cast<uint32_t>(offset)); }
+sock_filter Return(uint32_t what) { return Step(BPF_RET | BPF_K, what); }
+// Leaves out `same` steps where the value is this one, else `other`.
+sock_filter Unless(uint32_t value, uint8_t same, uint8_t other) {
+  return Step(BPF_JMP | BPF_JEQ | BPF_K, value, same, other);
+}
+
+// What is done for each call that has a rule; all others are allowed. The kernel runs the filter for every number there
+// is when it takes it, so the rule of a number is searched in halves.
 class Filter {
  public:
-  Filter() {
-    Load(offsetof(seccomp_data, arch));
-    Unless(kMachine, 1, 0);
-    Return(kUnknown);  // the calls of another processor, as by int 0x80
-    Load(offsetof(seccomp_data, nr));
-    Add(BPF_JMP | BPF_JGE | BPF_K, kNewest, 0, 1);
-    Return(kUnknown);
-  }
-
-  void Deny(uint32_t call, uint32_t answer = kNo) {
-    Unless(call, 0, 1);
-    Return(answer);
-  }
+  void Deny(uint32_t call, uint32_t answer = kNo) { RuleOf(call).push_back(Return(answer)); }
   // Denies a call with an argument that is none of the values, or one of them. Both processors are little-endian: the low
   // half of an argument comes first.
   void AllowOnly(uint32_t call, int argument, std::initializer_list<uint32_t> values, uint32_t mask = ~0u,
                  bool high = false) {
-    Begin(call, argument, values.size() + 4, high);
-    Add(BPF_ALU | BPF_AND | BPF_K, mask, 0, 0);
+    Steps& steps = LoadArgument(call, argument, high);
+    steps.push_back(Step(BPF_ALU | BPF_AND | BPF_K, mask));
     auto left = static_cast<uint8_t>(values.size());
-    for (uint32_t value : values) Unless(value, left--, 0);
-    Return(kNo);
-    Load(offsetof(seccomp_data, nr));
+    for (uint32_t value : values) steps.push_back(Unless(value, left--, 0));
+    steps.push_back(Return(kNo));
   }
   void AllowNull(uint32_t call, int argument) {
     AllowOnly(call, argument, {0});
     AllowOnly(call, argument, {0}, ~0u, true);
   }
   void DenyOnly(uint32_t call, int argument, std::initializer_list<uint32_t> values) {
-    Begin(call, argument, 2 * values.size() + 2, false);
-    for (uint32_t value : values) Deny(value);
-    Load(offsetof(seccomp_data, nr));
+    Steps& steps = LoadArgument(call, argument, false);
+    for (uint32_t value : values) {
+      steps.push_back(Unless(value, 0, 1));
+      steps.push_back(Return(kNo));
+    }
   }
 
-  bool Install() {
-    Return(SECCOMP_RET_ALLOW);
-    const sock_fprog program{static_cast<unsigned short>(steps_.size()), steps_.data()};
-    return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0) == 0;
+  Steps Program() {
+    Steps steps = {Load(offsetof(seccomp_data, arch)),
+                   Unless(kMachine, 1, 0),
+                   Return(kUnknown),  // the calls of another processor, as by int 0x80
+                   Load(offsetof(seccomp_data, nr)),
+                   Step(BPF_JMP | BPF_JGE | BPF_K, kNewest, 0, 1),
+                   Return(kUnknown)};
+    std::sort(rules_.begin(), rules_.end(), [](const Rule& one, const Rule& other) { return one.call < other.call; });
+    Search(rules_.data(), rules_.data() + rules_.size(), &steps);
+    return steps;
   }
 
   static constexpr uint32_t kNo = SECCOMP_RET_ERRNO | EPERM, kUnknown = SECCOMP_RET_ERRNO | ENOSYS;
 
  private:
-  void Load(size_t offset) { Add(BPF_LD | BPF_W | BPF_ABS, static_cast<uint32_t>(offset), 0, 0); }
-  void Return(uint32_t what) { Add(BPF_RET | BPF_K, what, 0, 0); }
-  // Leaves out `same` steps where the value is this one, else `other`.
-  void Unless(uint32_t value, uint8_t same, uint8_t other) { Add(BPF_JMP | BPF_JEQ | BPF_K, value, same, other); }
-  void Add(int code, uint32_t value, uint8_t yes, uint8_t no) {
-    steps_.push_back({static_cast<uint16_t>(code), yes, no, value});
-  }
-  void Begin(uint32_t call, int argument, size_t steps, bool high) {
-    Unless(call, 0, static_cast<uint8_t>(steps));
-    Load(offsetof(seccomp_data, args) + 8 * static_cast<size_t>(argument) + (high ? 4 : 0));
+  struct Rule {
+    uint32_t call;
+    Steps steps;
+  };
+
+  Steps& RuleOf(uint32_t call) {
+    for (Rule& rule : rules_) {
+      if (rule.call == call) return rule.steps;
+    }
+    rules_.push_back({call, {}});
+    return rules_.back().steps;
   }
 
-  std::vector<sock_filter> steps_;
+  Steps& LoadArgument(uint32_t call, int argument, bool high) {
+    Steps& steps = RuleOf(call);
+    steps.push_back(Load(offsetof(seccomp_data, args) + 8 * static_cast<size_t>(argument) + (high ? 4 : 0)));
+    return steps;
+  }
+
+  static bool IsDenied(const Rule& rule) { return rule.steps.size() == 1 && rule.steps[0].k == kNo; }
+
+  static void Search(const Rule* begin, const Rule* end, Steps* steps) {
+    if (end - begin > 6) {
+      const Rule* middle = begin + (end - begin) / 2;
+      steps->push_back(Step(BPF_JMP | BPF_JGE | BPF_K, middle->call, 0, 1));
+      const size_t jump = steps->size();
+      steps->push_back(Step(BPF_JMP | BPF_JA, 0));
+      Search(begin, middle, steps);
+      (*steps)[jump].k = static_cast<uint32_t>(steps->size() - jump - 1);
+      return Search(middle, end, steps);
+    }
+    uint8_t left = 0;
+    for (const Rule* rule = begin; rule != end; ++rule) {
+      if (IsDenied(*rule)) {
+        ++left;
+        continue;
+      }
+      steps->push_back(Unless(rule->call, 0, static_cast<uint8_t>(rule->steps.size() + 1)));
+      for (const sock_filter& step : rule->steps) steps->push_back(step);
+      steps->push_back(Return(SECCOMP_RET_ALLOW));
+    }
+    for (const Rule* rule = begin; rule != end; ++rule) {
+      if (IsDenied(*rule)) steps->push_back(Unless(rule->call, left--, 0));
+    }
+    steps->push_back(Return(SECCOMP_RET_ALLOW));
+    steps->push_back(Return(kNo));
+  }
+
+  std::vector<Rule> rules_;
 };
 
 }  // namespace
 
 bool CanFilterCalls() { return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, nullptr, 0, 0) != 0 && errno == EFAULT; }
 
-bool FilterCalls(bool alone, bool quiet) {
+Steps FilterOfCalls(bool alone, bool quiet) {
   Filter filter;
   for (uint32_t call : {kClone3, kFchmodat2}) filter.Deny(call, Filter::kUnknown);
   const auto deny = [&](const auto& calls) {
@@ -161,12 +207,17 @@ bool FilterCalls(bool alone, bool quiet) {
     filter.AllowOnly(SYS_ioprio_set, 0, {1});
     for (uint32_t call : {SYS_setpriority, SYS_ioprio_set}) filter.AllowOnly(call, 1, {0});
   }
-  return filter.Install();
+  return filter.Program();
 }
 
 #else
 bool CanFilterCalls() { return false; }
-bool FilterCalls(bool, bool) { return false; }
+std::vector<sock_filter> FilterOfCalls(bool, bool) { return {}; }
 #endif
+
+bool FilterCalls(const std::vector<sock_filter>& filter) {
+  const sock_fprog program{static_cast<unsigned short>(filter.size()), const_cast<sock_filter*>(filter.data())};
+  return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0) == 0;
+}
 
 }  // namespace portcall::session

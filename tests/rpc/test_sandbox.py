@@ -175,3 +175,37 @@ def test_cpu_limit_ends_a_session() -> None:
     ):
         remote.get_function("demo.spin")()
     assert caught.value.signal == "SIGXCPU"
+
+
+PEEK = """
+@register("peek")
+def peek():
+    import ctypes, glob
+    libc = ctypes.CDLL(None, use_errno=True)
+    def error(result): return ctypes.get_errno() if result < 0 else 0
+    class Piece(ctypes.Structure): _fields_ = [("at", ctypes.c_void_p), ("size", ctypes.c_size_t)]
+    there, here = Piece(id(peek), 8), Piece(ctypes.addressof(ctypes.create_string_buffer(8)), 8)
+    errors = {"read": error(libc.process_vm_readv(1, ctypes.byref(here), 1, ctypes.byref(there), 1, 0)),
+              "trace": error(libc.ptrace(0x4206, 1, None, None))}
+    def opened(name):
+        try: return open(name, "rb").read(1 << 16)
+        except OSError as error: return error.errno
+    for folder in glob.glob("/proc/[0-9]*"):
+        status = opened(folder + "/status")
+        if isinstance(status, bytes) and status.partition(b"NSpid:")[2].partition(b"N")[0].split()[1:] == [b"1"]:
+            errors |= {file: opened(folder + file) for file in ("/mem", "/environ", "/maps")}
+    return list(errors), list(errors.values())
+"""
+
+
+@pytest.mark.parametrize("hidden", ["landlock seccomp", "seccomp"])
+def test_sandbox_hides_the_memory_of_its_first_process(hidden: str) -> None:
+    # It is the server's memory.
+    words, functions = ("--sandbox", "best"), FUNCTIONS + PEEK
+    with (
+        serving(*words, functions=functions, program="python", PORTCALL_TEST_SANDBOX_HIDES=hidden) as server,
+        rpc.connect(server.address) as remote,
+    ):
+        names, errors = remote.get_function("demo.peek")()
+    assert len(names) == (5 if "landlock" in hidden else 2)
+    assert all(isinstance(error, int) and error for error in errors), (names, errors)

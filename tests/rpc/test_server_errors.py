@@ -234,7 +234,7 @@ def test_session_that_cannot_be_started_is_reported(
     assert "too many open files" in start([os.open("/dev/null", os.O_RDONLY)]).error
     monkeypatch.setattr(process, "_fork", fail)
     assert "no more processes" in start(two()).error
-    monkeypatch.setattr(process, "_fork", lambda *_: sleeping.pid)
+    monkeypatch.setattr(process, "_fork", lambda *_: (sleeping.pid, 0))
     monkeypatch.setattr(os, "pidfd_open", fail)
     assert start(two()).number == 5
     with pytest.raises(ChildProcessError):  # it has been killed, and waited for

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import fnmatch
+import functools
 import importlib
 import importlib.util
 import io
@@ -113,10 +114,10 @@ def run_python_file(number: int, path: str) -> None:
     spec.loader.exec_module(module)
 
 
-def run_session(start: StartWorker, options: ServerOptions, load: Callable[[], Offer]) -> int:
-    """Serve one client in this process; return the exit code."""
+def run_session(start: StartWorker, options: ServerOptions, load: Callable[[], Offer], in_sandbox: bool = False) -> int:
+    """Serve one client in this process, which the sandbox started, or not; return the exit code."""
     with Link.adopt(start.link) as link:
-        link.send(SessionStarted(start.number, os.getpid()))
+        link.send(SessionStarted(start.number, own_number()))
     send_reply(start)
     client = start.client
     if start.verdict:
@@ -131,7 +132,7 @@ def run_session(start: StartWorker, options: ServerOptions, load: Callable[[], O
     features = frozenset(filter(None, start.features.split(",")))
     contents = os.path.join(os.path.dirname(start.directory), "contents", start.credential)
     if options.sandbox:
-        enter_sandbox(start.directory, contents, options)
+        enter_sandbox(start.directory, contents, options, in_sandbox)
     offer = load()
     timer.enter(start.progress)
     session_library()["limit_resources"](options.memory_limit, options.disk_limit, options.cpu_limit)
@@ -143,6 +144,11 @@ def run_session(start: StartWorker, options: ServerOptions, load: Callable[[], O
         ",".join(features), pipes, flush_output,
     )  # fmt: skip
     return DEVICE_FAILED if failed else 0
+
+
+def own_number() -> int:
+    """Return the id of this process as those outside of a sandbox have it, whose /proc this is."""
+    return os.getpid() if os.getppid() else int(os.readlink("/proc/self"))
 
 
 def flush_output() -> None:
@@ -169,13 +175,23 @@ def isolate_process(start: StartWorker) -> None:
         sys.modules["tempfile"].tempdir = temporary  # type: ignore[attr-defined]
 
 
-def enter_sandbox(directory: str, contents: str, options: ServerOptions) -> None:
-    """Have the kernel confine this process, which goes on as a child of the one that called."""
+def enter_sandbox(directory: str, contents: str, options: ServerOptions, in_sandbox: bool) -> None:
+    """Have the kernel confine this process, which goes on as a child of its own unless the sandbox started it."""
+    library = session_library()
+    if not in_sandbox:
+        library["descend_into_sandbox"]()
     os.environ["HOME"] = os.path.join(directory, "files")
-    folders = {sys.prefix, sys.base_prefix, *site.getsitepackages(), site.getusersitepackages()}
+    library["enter_sandbox"](directory, contents, sandbox_paths(options))
+
+
+@functools.cache
+def sandbox_paths(options: ServerOptions) -> list[str]:
+    """Return what Python and the options need in a sandbox."""
+    named = [sys.prefix, sys.base_prefix, *site.getsitepackages(), site.getusersitepackages()]
+    folders = {Path(__file__).resolve().parents[2], *(Path(name).resolve() for name in named)}
+    widest = sorted(str(folder) for folder in folders if folders.isdisjoint(folder.parents))
     files = [name for name in (*options.imports, *options.libraries) if not is_python_function(name)]
-    paths = [*sorted(folders), str(Path(__file__).parents[2]), *files, *options.sandbox_paths]
-    session_library()["enter_sandbox"](directory, contents, paths)
+    return [*widest, *files, *options.sandbox_paths]
 
 
 def die_with_parent(parent: int) -> None:

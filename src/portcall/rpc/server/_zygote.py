@@ -41,7 +41,14 @@ from portcall.rpc.server._messages import (
     encode,
 )
 from portcall.rpc.server._options import ServerOptions
-from portcall.rpc.server._worker import Offer, exit_with, line_buffer_output, load_user_code, run_session
+from portcall.rpc.server._worker import (
+    Offer,
+    exit_with,
+    line_buffer_output,
+    load_user_code,
+    run_session,
+    sandbox_paths,
+)
 from portcall.rpc.wire import _zstd
 
 LOOK_AT_SUPERVISOR = 2.0  # seconds without an event
@@ -52,12 +59,23 @@ _SPAWN_PUMP = b"from portcall.rpc.server._pump import main; main()"
 
 @dataclass(frozen=True)
 class Child:
-    """The process of a session, and the ends to read of the pipes for what it prints, which outlive it."""
+    """The process of a session, and the ends to read of the pipes for what it prints, which outlive it.
+
+    Attributes:
+        first: the process that the others in its sandbox end with; 0 without one.
+    """
 
     pid: int
     number: int
     stdout: int
     stderr: int
+    first: int
+
+    def kill(self) -> None:
+        """End all of its processes but, without a sandbox, those that left its group."""
+        kill_group(self.pid)
+        if self.first:
+            os.kill(self.first, signal.SIGKILL)
 
 
 class Zygote:
@@ -77,6 +95,7 @@ class Zygote:
         self._poll.register(link, select.POLLIN)
         self._children: dict[int, Child] = {}  # by handle
         self._pumps: dict[int, int] = {}  # process ids, by handle
+        self._first_processes: set[int] = set()  # of sandboxes whose session has ended
         self._reports: deque[Message] = deque()
         self._supervisor_stopped = False
 
@@ -92,6 +111,8 @@ class Zygote:
         self._reason = "of --no-fork" if self._options.no_fork else threads_in_the_way()
         if not self._reason:
             _zstd.is_available()  # so that each session need not
+            if self._options.sandbox:
+                sandbox_paths(self._options)  # likewise
         gc.collect()
         gc.freeze()
         self._link.send(ZygoteReady(self._reason))
@@ -108,6 +129,7 @@ class Zygote:
                 elif not self._obey():
                     return
             self._send_reports()
+            self._first_processes -= {pid for pid in self._first_processes if os.waitpid(pid, os.WNOHANG)[0]}
             if not events:
                 self._look_at_supervisor()
 
@@ -166,13 +188,16 @@ class Zygote:
                 self._link.fileno(), progress, os.getpid(), pipes[:2], pipes[2:],
                 verdict,
             )  # fmt: skip
-            session = lambda: run_session(start, self._options, self._loaded)  # noqa: E731
-            pid, handle = self._begin(start, session, _SPAWN_WORKER, [*descriptors, start.link, *pipes])
+            # A session's process starts what keeps it, or writes down its calls, before it is in its sandbox.
+            in_sandbox = bool(self._options.sandbox and not (self._reason or verdict or self._options.audit))
+            session = lambda: run_session(start, self._options, self._loaded, in_sandbox)  # noqa: E731
+            inherited = [*descriptors, start.link, *pipes]
+            pid, handle, first = self._begin(start, session, _SPAWN_WORKER, inherited, in_sandbox)
         except OSError as error:
             self._report(SessionEnded(number, 1 << 8, f"cannot start a process: {error}"))
             descriptors = [*descriptors, *pipes]
         else:
-            self._children[handle] = Child(pid, number, pipes[0], pipes[2])
+            self._children[handle] = Child(pid, number, pipes[0], pipes[2], first)
             descriptors = [*descriptors, pipes[1], pipes[3]]
         for descriptor in descriptors:
             os.close(descriptor)
@@ -184,7 +209,7 @@ class Zygote:
             check_count(order, descriptors)
             client, clear, link = descriptors
             start = RunPump(client, clear, link, os.getpid())
-            pid, handle = self._begin(start, lambda: run_pump(start, self._options), _SPAWN_PUMP, descriptors)
+            pid, handle, _ = self._begin(start, lambda: run_pump(start, self._options), _SPAWN_PUMP, descriptors)
         except OSError as error:
             self._report(PumpStarted(order.number, f"cannot start a process: {error}"))
         else:
@@ -194,41 +219,51 @@ class Zygote:
             os.close(descriptor)
 
     def _begin(
-        self, start: Message, action: Callable[[], int], program: bytes, descriptors: list[int]
-    ) -> tuple[int, int]:
-        """Start a process; return its id and a handle that is watched for its end.
+        self,
+        start: Message,
+        action: Callable[[], int],
+        program: bytes,
+        descriptors: list[int],
+        in_sandbox: bool = False,
+    ) -> tuple[int, int, int]:
+        """Start a process; return its id, a handle that is watched for its end, and the first process of its sandbox.
 
         Raises:
             OSError: there is no room for one.
         """
-        pid = self._spawn(program, start, descriptors) if self._reason else self._fork(action, descriptors)
+        first = 0
+        if self._reason:
+            pid = self._spawn(program, start, descriptors)
+        else:
+            pid, first = self._fork(action, descriptors, in_sandbox)
         try:
             handle = os.pidfd_open(pid)
         except OSError:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
+            for each in filter(None, (pid, first)):
+                os.kill(each, signal.SIGKILL)
+                os.waitpid(each, 0)
             raise
         self._poll.register(handle, select.POLLIN)
-        return pid, handle
+        return pid, handle, first
 
     def _kill(self, wanted: int) -> None:
         for handle, child in self._children.items():
             if child.number == wanted:
-                kill_group(child.pid)
+                child.kill()
                 signal.pidfd_send_signal(handle, signal.SIGKILL)
                 self._report(SessionKilled(wanted))
                 return
         self._report(SessionEnded(wanted, signal.SIGKILL.value))  # it has never begun, or its end was reported before
 
-    def _fork(self, action: Callable[[], int], wanted: list[int]) -> int:
+    def _fork(self, action: Callable[[], int], wanted: list[int], in_sandbox: bool) -> tuple[int, int]:
         flush_output()  # or the process would write it once more
-        pid = os.fork()
+        pid, first = map(int, session_library()["start_in_sandbox"](os.fork)) if in_sandbox else (os.fork(), 0)
         if pid == 0:
             pipes = [pipe for child in self._children.values() for pipe in (child.stdout, child.stderr)]
             for descriptor in {self._link.fileno(), *self._children, *pipes, *self._pumps}.difference(wanted):
                 os.close(descriptor)
             exit_with(action)
-        return pid
+        return pid, first
 
     def _spawn(self, program: bytes, start: Message, descriptors: list[int]) -> int:
         for descriptor in descriptors:
@@ -242,8 +277,10 @@ class Zygote:
 
     def _reap(self, handle: int) -> None:
         child = self._children.pop(handle)
-        kill_group(child.pid)  # before its number can be given to another: what the session started ends with it
+        child.kill()  # before its number can be given to another: what the session started ends with it
         status = os.waitpid(child.pid, 0)[1]
+        if child.first:
+            self._first_processes.add(child.first)
         self._poll.unregister(handle)
         os.close(handle)
         _, last_words = log_rest_of(child.stdout), log_rest_of(child.stderr)
@@ -259,7 +296,7 @@ class Zygote:
             signal.pidfd_send_signal(handle, signal.SIGKILL)
             self._reap_pump(handle)
         for handle, child in list(self._children.items()):
-            kill_group(child.pid)
+            child.kill()
             signal.pidfd_send_signal(handle, signal.SIGKILL)
             self._reap(handle)
 
