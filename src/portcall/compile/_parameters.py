@@ -182,7 +182,7 @@ class _Kernel:
         def load(buffer: Buffer, at: list[Index]) -> Expr | None:
             if not reading.is_input(buffer):
                 return None
-            return self.buffers[buffer.name][analyzer.simplify(flat_index(buffer, [column, *at[1:]]))]
+            return self.buffers[buffer.name][analyzer.simplify(flat_index(buffer, at))]
 
         matrix = factors(self.product.stage)[1].source
         return analyzer.simplify(reading.value_at(matrix, [column, step], load))
