@@ -483,13 +483,49 @@ soak-board: venv build ## the same with the server without Python
 man: build ## the manual page of the command, build/man/portcall.1, which wheels have
 	$(PY) scripts/man_page.py build/man/portcall.1
 
+# $(call finished,FOLDER): the wheel of a folder, for systems that are as old as it allows, and small, in dist/.
+define finished
+	$(PY) -m auditwheel repair -z 9 --wheel-dir $1/repaired $1/*.whl
+	$(PY) scripts/shrink_wheel.py $1/repaired/*.whl
+	mkdir -p dist
+	mv $1/repaired/*.whl dist
+endef
+
 wheel: $(VENV)/dev.txt man ## a wheel for the running Python, in dist/
 	rm -rf build/wheel
 	$(PY) -m build --wheel --no-isolation --outdir build/wheel
-	$(PY) -m auditwheel repair -z 9 --wheel-dir build/wheel/repaired build/wheel/*.whl
-	$(PY) scripts/shrink_wheel.py build/wheel/repaired/*.whl
-	mkdir -p dist
-	mv build/wheel/repaired/*.whl dist
+	$(call finished,build/wheel)
+
+# Debian's compiler for that machine: the C++ library is the system's, as in the wheel for this one.
+ARM64_CXX := /usr/bin/aarch64-linux-gnu-g++
+$(ARM64_CXX):
+	scripts/apt_install.sh g++-aarch64-linux-gnu
+.PHONY: wheel-arm64 test-wheel-arm64
+wheel-arm64: $(VENV)/dev.txt man $(ARM64_CXX) ## a wheel for aarch64 and this version of Python, in dist/: minutes
+	rm -rf build/wheel-arm64
+	_PYTHON_HOST_PLATFORM=linux-aarch64 SETUPTOOLS_EXT_SUFFIX=$$($(PY) -c 'import sysconfig; print(sysconfig.get_config_var("EXT_SUFFIX").replace("x86_64", "aarch64"))') \
+		$(PY) -m build --wheel --no-isolation --outdir build/wheel-arm64 -C build-dir=build/cross/wheel-arm64 \
+		$(addprefix -C cmake.define.CMAKE_,SYSTEM_NAME=Linux SYSTEM_PROCESSOR=aarch64 CXX_COMPILER=$(ARM64_CXX) UNITY_BUILD=ON)
+	$(call finished,build/wheel-arm64)
+
+# Debian 12 for arm64, unpacked, with its Python 3.11; packages of PyPI for that machine.
+ARM64 := build/arm64
+$(ARM64)/etc/debian_version:
+	scripts/apt_install.sh mmdebstrap qemu-user-static
+	mmdebstrap --quiet --mode=root --variant=extract --arch=arm64 \
+		--include=bash,coreutils,dash,diffutils,findutils,grep,libc-bin,libstdc++6,procps,python3-venv,sed,util-linux bookworm $(@D:/etc=)
+$(ARM64)/packages: $(ARM64)/etc/debian_version | $(VENV)/run.txt
+	$(PY) -m pip install -q --no-compile --only-binary=:all: --target $@ --python-version 3.11 \
+		$(addprefix --platform ,manylinux_2_28_aarch64 manylinux_2_17_aarch64 manylinux2014_aarch64) \
+		numpy click rich 'pytest>=8.3' pytest-timeout hypothesis ml_dtypes
+ARM64_TESTS := $(addprefix tests/,test_errors.py ir/test_values.py ir/test_enums.py graph/test_plan.py graph/test_builder.py \
+	rpc/test_wire.py rpc/test_values.py rpc/test_sessions.py)
+test-wheel-arm64: wheel-arm64 $(ARM64)/packages ## its tests that need no compiler, under qemu, with that machine's Python 3.11
+	rm -rf $(ARM64)/wheel $(ARM64)/tests
+	$(PY) -m zipfile -e dist/portcall-*_aarch64.whl $(ARM64)/wheel
+	cp -R tests pyproject.toml $(ARM64)
+	scripts/in_arm64.sh $(ARM64) /usr/bin/env -C / HOME=/root PATH=/usr/bin:/bin PYTHONPATH=/wheel:/packages \
+		python3 -m pytest -q -p without_compiler -p no:cacheprovider -m 'not peers and not slow and not campaign' $(ARM64_TESTS)
 
 # Of one commit, with one set of tools and in any folder, the same files byte for byte. Jars are made where there is a JDK.
 .PHONY: release
