@@ -49,12 +49,11 @@ def run(*words: str | Path, folder: Path, path: Path | None = None) -> str:
 
 @pytest.fixture(scope="module")
 def wheel(cache_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel for this Python. Objects are kept from run to run, so that only what changed is compiled."""
+    """The wheel for this Python, of what `make build` compiled: only what has changed since is compiled again."""
     folder = tmp_path_factory.mktemp("wheel")
-    build = cache_dir / f"wheel-{sys.implementation.cache_tag}"
-    build.mkdir(parents=True, exist_ok=True)
-    words = ("-m", "build", "--wheel", "--no-isolation", "-C", f"build-dir={build}", "--outdir", folder / "built", ROOT)
-    with (build.with_suffix(".lock")).open("w") as lock:
+    cache_dir.mkdir(parents=True, exist_ok=True)
+    words = ("-m", "build", "--wheel", "--no-isolation", "--outdir", folder / "built", ROOT)
+    with (cache_dir / "wheel.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         run(sys.executable, *words, folder=folder)
     (built,) = (folder / "built").iterdir()
