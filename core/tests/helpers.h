@@ -16,6 +16,9 @@ template <typename Body> std::string Thrown(Body&& body) {
   }
 }
 
+// The kind of an error that is text as Thrown returns it.
+inline std::string KindOf(const std::string& error) { return error.substr(0, error.find(':')); }
+
 // "Kind: message" of the error in this thread's slot, which is empty afterwards; "" when it was already.
 inline std::string Raised() {
   TVMFFIObjectHandle handle = nullptr;

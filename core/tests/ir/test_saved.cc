@@ -31,7 +31,7 @@ Tensor Bytewise(DLDataType dtype, const std::vector<int64_t>& shape) {
   return tensor;
 }
 
-Any Wide(const char* hex) { return ir::LoadJson(Document("", R"({"int": ")" + std::string(hex) + R"("})")); }
+Any SavedWide(const char* hex) { return ir::LoadJson(Document("", R"({"int": ")" + std::string(hex) + R"("})")); }
 
 Any EveryKind() {
   constexpr double kInf = std::numeric_limits<double>::infinity();
@@ -69,8 +69,8 @@ Any EveryKind() {
                             DLDevice{kDLCUDA, 3},
                             Shape({}),
                             Shape({1, -2, 3}),
-                            Wide("0x123456789abcdef0123456789"),
-                            Wide("-0x8000000000000001"),
+                            SavedWide("0x123456789abcdef0123456789"),
+                            SavedWide("-0x8000000000000001"),
                             Array<Any>(std::vector<Any>()),
                             List<Any>({1, "two"}),
                             Map<Any, Any>(std::vector<std::pair<Any, Any>>()),

@@ -10,6 +10,7 @@
 
 #include "rpc/channel.h"
 #include "tests/check.h"
+#include "tests/helpers.h"
 #include "tests/rpc/peer.h"
 
 using namespace rpc_test;
@@ -45,8 +46,6 @@ Ends Pipes() {
   CHECK_EQ(pipe(to) + pipe(from), 0);
   return {MakeFdChannel(from[0], to[1]), to[0], from[1]};
 }
-
-std::string KindOf(const std::string& error) { return error.substr(0, error.find(':')); }
 
 std::string Receive(Channel* channel, size_t size = 100) {
   std::string data(size, '\0');

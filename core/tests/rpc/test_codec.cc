@@ -55,7 +55,7 @@ bool ReadsBack(const Sequence& values, Form form) {
 }
 
 // The kind of the error of reading a sequence; "" when there is none.
-std::string KindOf(std::string_view bytes) {
+std::string KindOfValues(std::string_view bytes) {
   try {
     Reader reader(bytes);
     reader.Values();
@@ -182,26 +182,26 @@ TEST("a type index that no value has is refused") {
     writer.Put<int32_t>(1);
     writer.Put<int32_t>(type);
     bytes.append(64, '\0');
-    CHECK_EQ(KindOf(bytes), "RemoteProtocolError");
+    CHECK_EQ(KindOfValues(bytes), "RemoteProtocolError");
   }
   for (int32_t inner : {0, 1, 8, 9, 11, 64, 67, 68, 69, 70, 73, -1}) {
     std::string bytes;
     Writer writer(&bytes);
     for (int32_t n : {1, 64, inner}) writer.Put<int32_t>(n);
     bytes.append(64, '\0');
-    CHECK_EQ(KindOf(bytes), "RemoteProtocolError");
+    CHECK_EQ(KindOfValues(bytes), "RemoteProtocolError");
   }
 }
 
 TEST("a message that ends too early is refused, wherever it ends") {
   for (Form form : {Form::kRequest, Form::kInitServer, Form::kReply}) {
     std::string whole = Encode(OneOfEach(), form);
-    CHECK_EQ(KindOf(whole), "");
+    CHECK_EQ(KindOfValues(whole), "");
     for (size_t size = 0; size < whole.size(); ++size) {
       std::string part = whole.substr(0, size);  // on the heap, so that a sanitizer sees its end
-      CHECK_EQ(KindOf(part), "RemoteProtocolError");
+      CHECK_EQ(KindOfValues(part), "RemoteProtocolError");
     }
-    CHECK_EQ(KindOf(whole + '\0'), "RemoteProtocolError");
+    CHECK_EQ(KindOfValues(whole + '\0'), "RemoteProtocolError");
   }
 }
 
@@ -209,19 +209,19 @@ TEST("a length or a count that the bytes do not hold is refused before anything 
   for (int32_t count : {-1, INT32_MIN, INT32_MAX, 2}) {
     std::string bytes;
     Writer(&bytes).Put<int32_t>(count);
-    CHECK_EQ(KindOf(bytes), "RemoteProtocolError");
+    CHECK_EQ(KindOfValues(bytes), "RemoteProtocolError");
   }
   for (uint64_t size : {uint64_t{1}, uint64_t{1} << 40, UINT64_MAX}) {
     std::string bytes;
     Writer writer(&bytes);
     for (int32_t n : {1, 8}) writer.Put<int32_t>(n);
     writer.Put<uint64_t>(size);
-    CHECK_EQ(KindOf(bytes), "RemoteProtocolError");
+    CHECK_EQ(KindOfValues(bytes), "RemoteProtocolError");
   }
   for (int32_t ndim : {-1, 65, INT32_MAX}) {
     std::string bytes = Encode(Values(WireValue::Tensor(Describe(1, {}))), Form::kRequest);
     std::memcpy(bytes.data() + 4 + 4 + 16, &ndim, sizeof(ndim));
-    CHECK_EQ(KindOf(bytes + std::string(1000, '\0')), "RemoteProtocolError");
+    CHECK_EQ(KindOfValues(bytes + std::string(1000, '\0')), "RemoteProtocolError");
   }
 }
 
@@ -230,7 +230,7 @@ TEST("more values than a call can sensibly have are refused, though their bytes 
   std::string bytes;
   Writer(&bytes).Put<int32_t>(kTooMany);
   bytes.append(size_t{4} * kTooMany, '\0');  // each is None
-  CHECK_EQ(KindOf(bytes), "RemoteProtocolError");
+  CHECK_EQ(KindOfValues(bytes), "RemoteProtocolError");
 }
 
 TEST("any bytes give values or RemoteProtocolError") {
@@ -241,7 +241,7 @@ TEST("any bytes give values or RemoteProtocolError") {
     for (uint64_t n = random.below(4); n > 0 && !bytes.empty(); --n) {
       bytes[random.below(bytes.size())] = static_cast<char>(random.word());
     }
-    std::string kind = KindOf(bytes);
+    std::string kind = KindOfValues(bytes);
     CHECK(kind.empty() || kind == "RemoteProtocolError");
   }
 }

@@ -69,7 +69,7 @@ std::string Stream() {
   return bytes + Message(Code::kReturn, Values(WireValue::Text(std::string(30000, 'c')))) + Frame(Code::kShutdown);
 }
 
-std::string KindOf(std::string_view bytes, uint64_t max_frame = 1 << 20) {
+std::string KindOfFrames(std::string_view bytes, uint64_t max_frame = 1 << 20) {
   std::string error = Thrown([&] { Listener(max_frame).Give(bytes); });
   return error.substr(0, error.find(':'));
 }
@@ -137,12 +137,12 @@ TEST("the peer may close between two frames only") {
 }
 
 TEST("a frame that has no code, or is too long, is refused as soon as its length is known") {
-  for (uint64_t n : {1, 2, 3}) CHECK_EQ(KindOf(Length(n)), "RemoteProtocolError");
+  for (uint64_t n : {1, 2, 3}) CHECK_EQ(KindOfFrames(Length(n)), "RemoteProtocolError");
   std::string code(4, '\3');
   for (uint64_t n : {uint64_t{(1 << 20) + 1}, uint64_t{1} << 62, UINT64_MAX}) {
-    CHECK_EQ(KindOf(Length(n) + code), "RemoteProtocolError");
+    CHECK_EQ(KindOfFrames(Length(n) + code), "RemoteProtocolError");
   }
-  CHECK_EQ(KindOf(Length(1 << 20) + code), "");
+  CHECK_EQ(KindOfFrames(Length(1 << 20) + code), "");
 }
 
 TEST("nothing is allocated because of the length of a copy alone") {
@@ -380,7 +380,7 @@ TEST("any bytes give messages or RemoteProtocolError, in any split") {
   for (int i = 0; i < 5000; ++i) {
     std::string bytes = stream;
     for (size_t n = random() % 6; n > 0; --n) bytes[random() % bytes.size()] = static_cast<char>(random());
-    std::string kind = KindOf(bytes);
+    std::string kind = KindOfFrames(bytes);
     CHECK(kind.empty() || kind == "RemoteProtocolError");
     Listener whole, pieces;
     std::string one = Thrown([&] { whole.Give(bytes); }), other = Thrown([&] { pieces.Give(bytes, 1 + random() % 9); });

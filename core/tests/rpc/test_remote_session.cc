@@ -7,14 +7,13 @@
 
 #include "rpc/remote_session.h"
 #include "tests/check.h"
+#include "tests/helpers.h"
 #include "tests/rpc/captures.h"
 #include "tests/rpc/peer.h"
 
 using namespace rpc_test;
 
 namespace {
-
-std::string KindOf(const std::string& error) { return error.substr(0, error.find(':')); }
 
 // What a test sees of a channel that a session owns.
 struct Wire {

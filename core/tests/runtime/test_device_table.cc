@@ -24,11 +24,11 @@ int GetAttr(void*, DLDevice, PortcallDeviceAttr, TVMFFIAny* out) {
   *out = Any(true).release();
   return 0;
 }
-int Alloc(void*, DLDevice, size_t, size_t, DLDataType, void** out) {
+int AllocOf(void*, DLDevice, size_t, size_t, DLDataType, void** out) {
   *out = memory;
   return 0;
 }
-int Free(void*, DLDevice, void*) {
+int FreeOf(void*, DLDevice, void*) {
   ++calls.freed;
   return 0;
 }
@@ -62,8 +62,8 @@ Device Registered(int32_t kind, uint64_t flags) {
   PortcallDeviceAPI api{};
   api.struct_size = sizeof(api);
   api.get_attr = GetAttr;
-  api.alloc = Alloc;
-  api.free = Free;
+  api.alloc = AllocOf;
+  api.free = FreeOf;
   api.copy = Copy;
   api.flags = flags;
   api.start_timer = StartTimer;

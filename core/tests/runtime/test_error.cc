@@ -23,10 +23,10 @@ TVMFFIObjectHandle MakeError(const char* kind, const char* message) {
 
 const TVMFFIErrorCell& CellOf(const ObjectRef& error) { return error.as<ErrorObj>()->cell; }
 
-struct Point {
+struct Place {
   int x, y;
 };
-std::ostream& operator<<(std::ostream& out, const Point& point) { return out << point.x << '|' << point.y; }
+std::ostream& operator<<(std::ostream& out, const Place& point) { return out << point.x << '|' << point.y; }
 
 }  // namespace
 
@@ -37,7 +37,7 @@ TEST("the text of an error takes text, numbers, addresses, values of the core, a
                                << -1 << ' ' << uint64_t{1} << 63 << ' ' << int8_t{-3} << ' ' << true << ' ' << 0.1
                                << ' ' << 1e300 << ' ' << DataTypeOf<float>() << ' ' << Shape{2, 3} << ' '
                                << std::vector<int64_t>{4} << ' ' << reinterpret_cast<void*>(0x1f) << ' ' << kDLCUDA
-                               << ' ' << Point{1, 2};
+                               << ' ' << Place{1, 2};
   });
   CHECK_EQ(text, "ValueError: cpu:0 abcdef(null) -1 163 -3 1 0.1 1e+300 float32 (2, 3) (4,) 0x1f 2 1|2");
 }

@@ -65,15 +65,6 @@ struct TakenObj : Object {
   PORTCALL_OBJECT(TakenObj, Object, "test.run.Taken")
 };
 
-template <typename F> std::string ErrorOf(F body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
 Any Unchanged() {
   TVMFFIAny cell{};
   cell.type_index = kTVMFFIUnchanged;
@@ -151,10 +142,10 @@ TEST("the error for a value that does not fit names its field") {
   auto make = [](Any sides, Any label) {
     return CreateObject("test.Shapey", {sides, label, nullptr, 1, nullptr, true, Array<Any>(std::vector<Any>())});
   };
-  CHECK_EQ(ErrorOf([&] { make("six", ""); }), "TypeError: test.Shapey.sides: expected int, got str");
-  CHECK_EQ(ErrorOf([&] { make(Unchanged(), ""); }), "TypeError: test.Shapey needs a value for 'sides'");
-  CHECK_EQ(ErrorOf([&] { CreateObject("test.Shapey", {1}); }), "TypeError: test.Shapey has more than 1 fields");
-  CHECK_EQ(ErrorOf([&] { CreateObject("test.Nobody", {1}); }), "KeyError: no type has the key 'test.Nobody'");
+  CHECK_EQ(Thrown([&] { make("six", ""); }), "TypeError: test.Shapey.sides: expected int, got str");
+  CHECK_EQ(Thrown([&] { make(Unchanged(), ""); }), "TypeError: test.Shapey needs a value for 'sides'");
+  CHECK_EQ(Thrown([&] { CreateObject("test.Shapey", {1}); }), "TypeError: test.Shapey has more than 1 fields");
+  CHECK_EQ(Thrown([&] { CreateObject("test.Nobody", {1}); }), "KeyError: no type has the key 'test.Nobody'");
 }
 
 TEST("a type defined at run time behaves like one of C++") {
@@ -174,32 +165,32 @@ TEST("a type defined at run time behaves like one of C++") {
   tree = nullptr;
   CHECK_EQ(leaf.use_count(), 1);
 
-  CHECK_EQ(ErrorOf([&] { CreateObject(derived, {"top", 3, nullptr, 3, Unchanged()}); }),
+  CHECK_EQ(Thrown([&] { CreateObject(derived, {"top", 3, nullptr, 3, Unchanged()}); }),
            "TypeError: test.run.Derived.left: expected test.run.Base, got int 3");
-  CHECK_EQ(ErrorOf([&] { CreateObject(derived, {"top", leaf, 3, 3, Unchanged()}); }),
+  CHECK_EQ(Thrown([&] { CreateObject(derived, {"top", leaf, 3, 3, Unchanged()}); }),
            "TypeError: test.run.Derived.right: expected test.run.Base or None, got int 3");
-  CHECK_EQ(ErrorOf([&] { CreateObject(derived, {"top"}); }), "TypeError: test.run.Derived has 5 fields, got 1 values");
+  CHECK_EQ(Thrown([&] { CreateObject(derived, {"top"}); }), "TypeError: test.run.Derived has 5 fields, got 1 values");
   CHECK_EQ(Define("test.run.Base", kTVMFFIObject, {Spec("name", kTVMFFIStr)}), base);
   CHECK_EQ(
-      ErrorOf([&] { Define("test.run.Base", kTVMFFIObject, {Spec("title", kTVMFFIStr)}); }),
+      Thrown([&] { Define("test.run.Base", kTVMFFIObject, {Spec("title", kTVMFFIStr)}); }),
       "ValueError: type 'test.run.Base' exists already, with other fields or another base; give this one another key");
-  CHECK(Contains(ErrorOf([&] { Define("test.run.Cube", TypeIndexOf<ShapeyObj>(), {}); }), "cannot derive from"));
-  CHECK(Contains(ErrorOf([&] { Define("test.run.Array", kTVMFFIArray, {}); }), "nothing can derive from Array"));
+  CHECK(Contains(Thrown([&] { Define("test.run.Cube", TypeIndexOf<ShapeyObj>(), {}); }), "cannot derive from"));
+  CHECK(Contains(Thrown([&] { Define("test.run.Array", kTVMFFIArray, {}); }), "nothing can derive from Array"));
 }
 
 TEST("a type that is defined at run time has room for its cells, and each field once") {
   // Described by no field, but not empty: cells would lie over what compiled code keeps there.
-  CHECK_EQ(ErrorOf([&] { Define("test.run.OnSecret", TypeIndexOf<SecretObj>(), {Spec("a", kTVMFFIAny)}); }),
+  CHECK_EQ(Thrown([&] { Define("test.run.OnSecret", TypeIndexOf<SecretObj>(), {Spec("a", kTVMFFIAny)}); }),
            "TypeError: 'test.run.OnSecret' cannot derive from 'test.Secret', whose objects may have members that only "
            "compiled code knows; hold one in a field");
-  CHECK(Contains(ErrorOf([&] { Define("test.run.OnSilent", TypeIndexOf<SilentObj>(), {}); }), "cannot derive from"));
+  CHECK(Contains(Thrown([&] { Define("test.run.OnSilent", TypeIndexOf<SilentObj>(), {}); }), "cannot derive from"));
   int32_t on_bare = Define("test.run.OnBare", TypeIndexOf<BareObj>(), {Spec("a", kTVMFFIAny)});
   CHECK(CreateObject(on_bare, {5}).as<BareObj>());
-  CHECK_EQ(ErrorOf([&] { Define("test.run.Again", on_bare, {Spec("b", kTVMFFIAny), Spec("a", kTVMFFIInt)}); }),
+  CHECK_EQ(Thrown([&] { Define("test.run.Again", on_bare, {Spec("b", kTVMFFIAny), Spec("a", kTVMFFIInt)}); }),
            "TypeError: 'test.run.Again' has the field 'a' already; give this one another name");
-  CHECK(Contains(ErrorOf([&] { Define("test.run.Again", kTVMFFIObject, {Spec("b", 1), Spec("b", 1)}); }),
+  CHECK(Contains(Thrown([&] { Define("test.run.Again", kTVMFFIObject, {Spec("b", 1), Spec("b", 1)}); }),
                  "has the field 'b' already"));
-  CHECK_EQ(ErrorOf([&] { CreateObject("test.run.Again", {}); }), "KeyError: no type has the key 'test.run.Again'");
+  CHECK_EQ(Thrown([&] { CreateObject("test.run.Again", {}); }), "KeyError: no type has the key 'test.run.Again'");
 }
 
 TEST("a library that describes a type after it was defined at run time is refused") {
@@ -208,10 +199,10 @@ TEST("a library that describes a type after it was defined at run time is refuse
   const char* expected =
       "ValueError: type 'test.run.Taken' was defined at run time; load the library that describes it first";
   Description<TakenObj> type;
-  CHECK_EQ(ErrorOf([&] { type.Register(); }), expected);
+  CHECK_EQ(Thrown([&] { type.Register(); }), expected);
   TVMFFIFieldInfo field = *FindField(TypeIndexOf<TakenObj>(), "a");
   field.getter = detail::ReadField<int64_t>;
-  CHECK_EQ(ErrorOf([&] { Check(TVMFFITypeRegisterField(index, &field)); }), expected);
+  CHECK_EQ(Thrown([&] { Check(TVMFFITypeRegisterField(index, &field)); }), expected);
   CHECK_EQ(GetField(made, "a").cast<int64_t>(), 5);
 }
 

@@ -15,6 +15,7 @@
 
 #include "portcall/portcall.h"
 #include "tests/check.h"
+#include "tests/helpers.h"
 
 using namespace portcall;
 
@@ -43,8 +44,6 @@ int Fail(const char* kind, const std::string& message) {
   TVMFFIErrorSetRaisedFromCStr(kind, message.c_str());
   return -1;
 }
-
-bool Contains(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
 
 int NumThreads() { return Registry::Get("runtime.NumThreads")(); }
 void SetThreads(int n) { Registry::Get("runtime.config_threadpool")(1, n); }

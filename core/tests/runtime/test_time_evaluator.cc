@@ -9,6 +9,7 @@
 #include "portcall/portcall.h"
 #include "runtime/time_evaluator.h"
 #include "tests/check.h"
+#include "tests/helpers.h"
 
 using namespace portcall;
 
@@ -45,33 +46,22 @@ std::vector<double> Seconds(const Any& result) {
   return seconds;
 }
 
-template <typename F> std::string ErrorOf(F body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "none";
-}
-
-bool Contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
 // A device that only counts.
 std::atomic<int> syncs{0};
 std::atomic<int> copies{0};
 std::atomic<void*> synced_stream{nullptr};
-constexpr int kDevice = kDLMAIA;
+constexpr int kCounting = kDLMAIA;
 
-int Alloc(void*, DLDevice, size_t nbytes, size_t alignment, DLDataType, void** out) {
+int AllocCounted(void*, DLDevice, size_t nbytes, size_t alignment, DLDataType, void** out) {
   *out = std::aligned_alloc(alignment, (nbytes + alignment - 1) / alignment * alignment);
   return 0;
 }
 
-void RegisterDevice() {
+void RegisterCounting() {
   static const bool once = [] {
     PortcallDeviceAPI api{};
     api.struct_size = sizeof(api);
-    api.alloc = Alloc;
+    api.alloc = AllocCounted;
     api.free = [](void*, DLDevice, void* data) {
       std::free(data);
       return 0;
@@ -89,7 +79,7 @@ void RegisterDevice() {
       synced_stream = stream;
       return 0;
     };
-    Check(PortcallDeviceRegister(kDevice, &api));
+    Check(PortcallDeviceRegister(kCounting, &api));
     return true;
   }();
   (void)once;
@@ -204,7 +194,7 @@ TEST("the error of the timed function passes unchanged, and so does that of prep
     CHECK(error.ref().same_as(inner.ref()));
   }
   t.options.preproc = [&](Args, RetValue*) { throw inner; };
-  CHECK_EQ(ErrorOf([&] { t.Make()(); }), "KeyError: mine");
+  CHECK_EQ(Thrown([&] { t.Make()(); }), "KeyError: mine");
 }
 
 TEST("an option out of range is a ValueError that names it") {
@@ -225,37 +215,37 @@ TEST("an option out of range is a ValueError that names it") {
                                          {"cache_flush_bytes", &O::cache_flush_bytes, -1, 0}}) {
     Fixture t;
     t.options.*c.field = c.bad;
-    const std::string error = ErrorOf([&] { t.Make(); });
+    const std::string error = Thrown([&] { t.Make(); });
     CHECK(Contains(error, std::string("ValueError: ") + c.name + " must be at least"));
     CHECK(Contains(error, "got " + std::to_string(c.bad)));
     t.options.*c.field = c.good;
     t.Make()();
   }
-  CHECK(Contains(ErrorOf([] { TimeEvaluator(nullptr, Cpu(), {}); }), "None"));
+  CHECK(Contains(Thrown([] { TimeEvaluator(nullptr, Cpu(), {}); }), "None"));
   CHECK_THROWS(TimeEvaluator(Fixture().func, {4711, 0}, {}), Error);
 }
 
 TEST("the stream of the device is synchronised before and after each loop") {
-  RegisterDevice();
+  RegisterCounting();
   Fixture t;
   t.options.repeat = 2;
   int stream = 0;
   void* before = nullptr;
-  Check(TVMFFIEnvSetStream(kDevice, 0, &stream, &before));
+  Check(TVMFFIEnvSetStream(kCounting, 0, &stream, &before));
   syncs = 0;
-  TimeEvaluator(t.func, {kDevice, 0}, t.options)();
-  Check(TVMFFIEnvSetStream(kDevice, 0, before, nullptr));
+  TimeEvaluator(t.func, {kCounting, 0}, t.options)();
+  Check(TVMFFIEnvSetStream(kCounting, 0, before, nullptr));
   CHECK_EQ(syncs.load(), 1 + 2 * 2);
   CHECK(synced_stream.load() == &stream);
 }
 
 TEST("the cache is flushed before each loop by a copy on the device") {
-  RegisterDevice();
+  RegisterCounting();
   Fixture t;
   t.options.repeat = 3;
   t.options.cache_flush_bytes = 1001;
   copies = 0;
-  TimeEvaluator(t.func, {kDevice, 0}, t.options)();
+  TimeEvaluator(t.func, {kCounting, 0}, t.options)();
   CHECK_EQ(copies.load(), 2 + 3);  // two that touch the memory first
   t.Make()();
 }
@@ -286,7 +276,7 @@ TEST("an evaluator asks for the same care with arguments as the function that it
   PortcallFunctionGetInfo(evaluator.get(), &info);
   CHECK_EQ(info.flags, kPortcallFunctionLibrary | kPortcallFunctionGenerated);
   CHECK_EQ(info.name, "add_one");
-  CHECK(Contains(ErrorOf([&] { evaluator(Array<Any>{Any(1)}); }), "add_one"));
+  CHECK(Contains(Thrown([&] { evaluator(Array<Any>{Any(1)}); }), "add_one"));
 }
 
 TEST("portcall.TimeEvaluator takes a function and the options in order") {
@@ -300,7 +290,7 @@ TEST("portcall.TimeEvaluator takes a function and the options in order") {
   CHECK_EQ(preprocs, 2);
   make(func, static_cast<int>(kDLCPU), 0, 3, 2, 0, 100, 0, 1, 0, nullptr).cast<PackedFunc>()();
   CHECK_EQ(preprocs, 2);
-  CHECK(Contains(ErrorOf([&] { make(func, static_cast<int>(kDLCPU), 0, 3, 2, 0, 100, 5, 0, 0, nullptr); }),
+  CHECK(Contains(Thrown([&] { make(func, static_cast<int>(kDLCPU), 0, 3, 2, 0, 100, 5, 0, 0, nullptr); }),
                  "repeats_to_cooldown"));
   CHECK_THROWS(make(nullptr, static_cast<int>(kDLCPU), 0, 3, 2, 0, 100, 0, 1, 0, nullptr), Error);
 }
@@ -315,8 +305,8 @@ TEST("runtime.RPCTimeEvaluator finds functions by name and says which one is mis
   CHECK_EQ(Seconds(call("test_time_evaluator.f", "")()).size(), 2);
   CHECK_EQ(calls, 7);
   CHECK_EQ(Seconds(call("test_time_evaluator.f", "cache_flush_cpu_non_first_arg")()).size(), 2);
-  CHECK(Contains(ErrorOf([&] { call("test_time_evaluator.g", ""); }), "'test_time_evaluator.g'"));
-  CHECK(Contains(ErrorOf([&] { call("test_time_evaluator.f", "no_such_preproc"); }), "'no_such_preproc'"));
+  CHECK(Contains(Thrown([&] { call("test_time_evaluator.g", ""); }), "'test_time_evaluator.g'"));
+  CHECK(Contains(Thrown([&] { call("test_time_evaluator.f", "no_such_preproc"); }), "'no_such_preproc'"));
   Registry::Remove("test_time_evaluator.f");
 }
 
@@ -332,7 +322,7 @@ TEST("runtime.RPCTimeEvaluator times a function of a module") {
   PackedFunc make = Registry::Get("runtime.RPCTimeEvaluator");
   make(module, "f", static_cast<int>(kDLCPU), 0, 4, 1, 0, 100, 0, 1, 0, "").cast<PackedFunc>()();
   CHECK_EQ(calls, 5);
-  CHECK(Contains(ErrorOf([&] { make(module, "g", static_cast<int>(kDLCPU), 0, 4, 1, 0, 100, 0, 1, 0, ""); }), "'g'"));
+  CHECK(Contains(Thrown([&] { make(module, "g", static_cast<int>(kDLCPU), 0, 4, 1, 0, 100, 0, 1, 0, ""); }), "'g'"));
 }
 
 TEST("cache_flush_cpu_non_first_arg takes any arguments and leaves their values alone") {
@@ -345,8 +335,8 @@ TEST("cache_flush_cpu_non_first_arg takes any arguments and leaves their values 
   flush();
   flush(1, 2.5, "text", tensor, &strided, &nothing, nullptr);
   CHECK(values == std::vector<float>(1000, 2.5f));
-  RegisterDevice();
-  Tensor remote = Tensor::Empty({4}, DataTypeOf<float>(), {kDevice, 0});
+  RegisterCounting();
+  Tensor remote = Tensor::Empty({4}, DataTypeOf<float>(), {kCounting, 0});
   flush(remote);  // the first argument is left alone
-  CHECK(Contains(ErrorOf([&] { flush(1, remote); }), "argument #1"));
+  CHECK(Contains(Thrown([&] { flush(1, remote); }), "argument #1"));
 }

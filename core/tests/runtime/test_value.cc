@@ -279,37 +279,37 @@ Any CallMoving(const PackedFunc& func, ObjectRef* variable) {
   return Any::Steal(result);
 }
 
-template <typename F> PackedFunc Typed(F f) { return PackedFunc(detail::Unpack(f)); }
+template <typename F> PackedFunc Unpacked(F f) { return PackedFunc(detail::Unpack(f)); }
 
 }  // namespace
 
 TEST("an object that the caller gives away is taken without a second reference") {
   ObjectRef tensor = Tensor::Empty({1}, DataTypeFromString("int8"));
-  Any count = CallMoving(Typed([](Tensor t) { return t.use_count(); }), &tensor);
+  Any count = CallMoving(Unpacked([](Tensor t) { return t.use_count(); }), &tensor);
   CHECK_EQ(count.cast<int>(), 1);
   CHECK(!tensor.defined());
 }
 
 TEST("an object that the callee cannot use stays with its caller") {
   ObjectRef shape = Shape{1, 2};
-  CHECK(Contains(Thrown([&] { CallMoving(Typed([](PackedFunc) {}), &shape); }), "expected Function"));
+  CHECK(Contains(Thrown([&] { CallMoving(Unpacked([](PackedFunc) {}), &shape); }), "expected Function"));
 }
 
 TEST("what is given away reaches every kind of parameter") {
   ObjectRef array = Array<int>{1, 2};
-  CHECK_EQ(CallMoving(Typed([](Array<int> a) { return a.size(); }), &array).cast<int>(), 2);
+  CHECK_EQ(CallMoving(Unpacked([](Array<int> a) { return a.size(); }), &array).cast<int>(), 2);
   array = Array<int>{1, 2};
-  CHECK_EQ(CallMoving(Typed([](std::vector<int> a) { return a.size(); }), &array).cast<int>(), 2);
+  CHECK_EQ(CallMoving(Unpacked([](std::vector<int> a) { return a.size(); }), &array).cast<int>(), 2);
   ObjectRef map = Map<String, int>{{"a", 1}};
-  CHECK_EQ(CallMoving(Typed([](Map<String, int> m) { return m.at("a"); }), &map).cast<int>(), 1);
+  CHECK_EQ(CallMoving(Unpacked([](Map<String, int> m) { return m.at("a"); }), &map).cast<int>(), 1);
   ObjectRef tensor = Tensor::Empty({3}, DataTypeFromString("float32"));
-  CHECK_EQ(CallMoving(Typed([](TensorView t) { return t.numel(); }), &tensor).cast<int>(), 3);
+  CHECK_EQ(CallMoving(Unpacked([](TensorView t) { return t.numel(); }), &tensor).cast<int>(), 3);
   ObjectRef func = PackedFunc([](Args, RetValue* rv) { *rv = 5; });
-  CHECK_EQ(CallMoving(Typed([](TypedPackedFunc<int()> f) { return f(); }), &func).cast<int>(), 5);
+  CHECK_EQ(CallMoving(Unpacked([](TypedPackedFunc<int()> f) { return f(); }), &func).cast<int>(), 5);
   ObjectRef any = Shape{4};
-  CHECK_EQ(CallMoving(Typed([](Any a) { return a.cast<Shape>()[0]; }), &any).cast<int>(), 4);
+  CHECK_EQ(CallMoving(Unpacked([](Any a) { return a.cast<Shape>()[0]; }), &any).cast<int>(), 4);
   ObjectRef maybe = Shape{4};
-  CHECK_EQ(CallMoving(Typed([](std::optional<Shape> a) { return (*a)[0]; }), &maybe).cast<int>(), 4);
+  CHECK_EQ(CallMoving(Unpacked([](std::optional<Shape> a) { return (*a)[0]; }), &maybe).cast<int>(), 4);
 }
 
 TEST("a value that is given away as an owned one leaves None behind") {
