@@ -334,20 +334,22 @@ def test_every_module_has_a_layer() -> None:
     assert len(RANKS) == sum(len(line) for line in house()), "a module stands in HOUSE twice"
 
 
-@pytest.mark.parametrize("path", [*python_files(), *binding_files()], ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_python_imports_point_down(path: Path) -> None:
-    here = name_of(path)
-    above = [name for name in sorted(used_modules(path)) if RANKS[name] >= RANKS[here]]
-    assert not above, f"{here} imports {', '.join(above)}: not below it in HOUSE"
+def test_python_imports_point_down() -> None:
+    for path in [*python_files(), *binding_files()]:
+        here = name_of(path)
+        above = [name for name in sorted(used_modules(path)) if RANKS[name] >= RANKS[here]]
+        assert not above, f"{here} imports {', '.join(above)}: not below it in HOUSE"
 
 
-@pytest.mark.parametrize("path", [*python_files(), *binding_files()], ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_the_root_is_imported_for_its_names_only(path: Path) -> None:
+def test_the_root_is_imported_for_its_names_only() -> None:
     """``import portcall`` counts as an import of the modules whose names are used; so all of it must be visible."""
-    if path.suffix == ".py":
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Import):
-                assert "portcall" not in [alias.name for alias in node.names if alias.asname], f"{path}: portcall as …"
+    for path in [*python_files(), *binding_files()]:
+        if path.suffix == ".py":
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Import):
+                    assert "portcall" not in [alias.name for alias in node.names if alias.asname], (
+                        f"{path}: portcall as …"
+                    )
 
 
 def test_unrelated_packages_do_not_import_each_other() -> None:
@@ -365,22 +367,22 @@ def test_the_command_line_uses_public_names_only(path: Path) -> None:
         assert inside or not (name.startswith("portcall.") and private), f"{path.name}: {name}"
 
 
-@pytest.mark.parametrize("path", python_files(), ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_only_optional_dependencies_are_imported_inside_functions(path: Path) -> None:
-    if path.is_relative_to(PACKAGE / "cli"):
-        return  # `portcall --help` answers before any command is loaded
-    for node in ast.walk(ast.parse(path.read_text())):
-        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            continue
-        for statement in ast.walk(node):
-            if isinstance(statement, ast.Import):
-                names = [alias.name for alias in statement.names]
-            elif isinstance(statement, ast.ImportFrom):
-                names = [str(statement.module)]
-            else:
+def test_only_optional_dependencies_are_imported_inside_functions() -> None:
+    for path in python_files():
+        if path.is_relative_to(PACKAGE / "cli"):
+            continue  # `portcall --help` answers before any command is loaded
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 continue
-            outside = {name for name in names if name.partition(".")[0] != "portcall"}
-            assert outside <= LATE_IMPORTS, f"{path.name}: {names} inside {node.name}()"
+            for statement in ast.walk(node):
+                if isinstance(statement, ast.Import):
+                    names = [alias.name for alias in statement.names]
+                elif isinstance(statement, ast.ImportFrom):
+                    names = [str(statement.module)]
+                else:
+                    continue
+                outside = {name for name in names if name.partition(".")[0] != "portcall"}
+                assert outside <= LATE_IMPORTS, f"{path.name}: {names} inside {node.name}()"
 
 
 def test_the_binding_declares_functions_of_public_headers_only() -> None:
@@ -391,12 +393,12 @@ def test_the_binding_declares_functions_of_public_headers_only() -> None:
         assert inside <= headers, path.name
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "tests").rglob("test_*.py")), ids=lambda p: p.name)
-def test_tests_are_collected_where_no_peer_is_installed(path: Path) -> None:
-    for statement in ast.parse(path.read_text()).body:
-        names = [alias.name for alias in statement.names] if isinstance(statement, ast.Import) else []
-        names += [str(statement.module)] if isinstance(statement, ast.ImportFrom) else []
-        assert not {name.partition(".")[0] for name in names} & PEERS, f"{path.name}: import it inside of the test"
+def test_tests_are_collected_where_no_peer_is_installed() -> None:
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        for statement in ast.parse(path.read_text()).body:
+            names = [alias.name for alias in statement.names] if isinstance(statement, ast.Import) else []
+            names += [str(statement.module)] if isinstance(statement, ast.ImportFrom) else []
+            assert not {name.partition(".")[0] for name in names} & PEERS, f"{path.name}: import it inside of the test"
 
 
 # ---- C++ -------------------------------------------------------------------------------------------------------------
@@ -495,12 +497,12 @@ def test_public_headers_include_public_headers_below_them(path: Path) -> None:
         assert rank(HEADER_LAYERS, header) < rank(HEADER_LAYERS, path.name), f"{path.name} includes {name}"
 
 
-@pytest.mark.parametrize("path", core_files(), ids=lambda p: str(p.relative_to(CORE)))
-def test_core_files_include_folders_below_them(path: Path) -> None:
-    folder = folder_of(path)
-    allowed = allowed_folders(folder)
-    for name in includes(path):
-        assert name.partition("/")[0] in allowed, f"{folder}/{path.name} includes {name}, which is not below it"
+def test_core_files_include_folders_below_them() -> None:
+    for path in core_files():
+        folder = folder_of(path)
+        allowed = allowed_folders(folder)
+        for name in includes(path):
+            assert name.partition("/")[0] in allowed, f"{folder}/{path.name} includes {name}, which is not below it"
 
 
 def test_the_farm_of_a_board_knows_its_supervisor_in_one_file() -> None:
