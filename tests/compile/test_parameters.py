@@ -18,17 +18,12 @@ RULE = "product with a parameter"
 ROWS = (1, 2, 3, 7, 39)
 
 
-def linear(columns: int, steps: int, weights: tuple[int, int] | None = None) -> Any:
-    """Return a module with a product of one row, and of any number of them with a bias and what follows.
-
-    Parameters:
-        weights: the bits of an integer, and how many have the same factor, as MLC-LLM writes weights; or None.
-    """
+def unpacked(columns: int, steps: int, weights: tuple[int, int]) -> Any:
+    """Return a function that computes weights from words and factors."""
     from tvm import te, tirx
-    from tvm.relax.frontend import nn
 
-    def unpacked(words: Any, factors: Any) -> Any:
-        bits, group = weights or (0, 0)
+    def write(words: Any, factors: Any) -> Any:
+        bits, group = weights
         shape, word, most = (columns, steps), 32 // bits, (1 << bits) - 1
 
         def integer(i: Any, k: Any) -> Any:
@@ -40,6 +35,17 @@ def linear(columns: int, steps: int, weights: tuple[int, int] | None = None) -> 
             shape, lambda i, k: (integers[i, k] - tirx.const(most // 2, "float32")) * factors[i, k // group]
         )
 
+    return write
+
+
+def linear(columns: int, steps: int, weights: tuple[int, int] | None = None) -> Any:
+    """Return a module with a product of one row, and of any number of them with a bias and what follows.
+
+    Parameters:
+        weights: the bits of an integer, and how many have the same factor, as MLC-LLM writes weights; or None.
+    """
+    from tvm.relax.frontend import nn
+
     class Model(nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             self.bias = nn.Parameter((columns,), "float32")
@@ -50,7 +56,11 @@ def linear(columns: int, steps: int, weights: tuple[int, int] | None = None) -> 
                 self.s = nn.Parameter((columns, -(-steps // weights[1])), "float32")
 
         def one(self, x: Any) -> Any:
-            w = self.w if weights is None else nn.op.tensor_expr_op(unpacked, "dequantize", [self.q, self.s])
+            w = (
+                self.w
+                if weights is None
+                else nn.op.tensor_expr_op(unpacked(columns, steps, weights), "dequantize", [self.q, self.s])
+            )
             return nn.op.matmul(x, nn.op.permute_dims(w))
 
         def many(self, x: Any) -> Any:
@@ -101,11 +111,57 @@ def test_relax_product_with_integers_in_groups(bits: int, group: int, target: st
     check(made.load(), *grouped(11, 96, bits, group))
 
 
-def test_relax_product_with_groups_of_another_size_warns_and_runs() -> None:
-    with pytest.warns(UserWarning, match="groups of 12"):
-        made = portcall.compile.relax(linear(11, 96, (4, 12)), runtime="vm")
+@pytest.mark.parametrize("group", [12, 40])  # 96 steps are no multiple of 40
+def test_relax_product_with_groups_of_another_size_warns_and_runs(group: int) -> None:
+    with pytest.warns(UserWarning, match=f"groups of {group}"):
+        made = portcall.compile.relax(linear(11, 96, (4, group)), runtime="vm")
     assert (made.kernels[RULE], sum(made.kernels.values())) == (2, 3)
-    check(made.load(), *grouped(11, 96, 4, 12))
+    check(made.load(), *grouped(11, 96, 4, group))
+
+
+def test_relax_runs_what_cannot_be_lowered_with_tvms_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> Any:
+        raise ValueError("no such pass")
+
+    monkeypatch.setattr("portcall.compile._vm.lower_functions", fail)
+    with pytest.warns(UserWarning, match="no such pass"):
+        made = portcall.compile.relax(linear(5, 16), runtime="vm")
+    assert made.kernels == {}
+    weights = np.random.default_rng(1).standard_normal((5, 16)).astype("float32")
+    check(made.load(), [weights], weights.astype("float64"))
+
+
+@pytest.mark.parametrize("square", [False, True])  # a product of a matrix with itself
+def test_relax_keeps_kernels_beside_words_in_other_places(square: bool) -> None:
+    """Bytes that become rows, and words on the left of a product and on its right."""
+    from tvm import relax, tirx
+
+    builder, rows, size = relax.BlockBuilder(), tirx.Var("n", "int64"), 16
+    shapes = {"x": ([rows, size], "uint8"), "q": ([size, 2], "uint32"), "s": ([size, 2], "float32"),
+              "w": ([size, size], "float32")}  # fmt: skip
+    x, q, s, w = variables = [relax.Var(name, relax.TensorType(*each)) for name, each in shapes.items()]
+
+    def product(a: Any, b: Any) -> Any:
+        return builder.emit(relax.op.matmul(a, relax.op.permute_dims(b)))
+
+    with builder.function("main", variables):
+        with builder.dataflow():
+            words = builder.emit_te(unpacked(size, size, (4, 8)), q, s)
+            products = [product(w, words), product(words, w), *[product(w, w)] * square]
+            rest = builder.emit(relax.op.nn.softmax(builder.emit(relax.op.astype(x, "float32"))))
+            results = builder.emit_output(relax.Tuple([*products, product(rest, w)]))
+        builder.emit_func_output(results)
+    made = portcall.compile.relax(builder.get(), runtime="vm")
+    assert made.kernels if square else made.kernels[RULE]
+    (words_, factors), matrix = grouped(size, size, 4, 8)
+    random = np.random.default_rng(2)
+    right, given = random.standard_normal((size, size)).astype("float32"), random.integers(0, 9, (3, size))
+    found = made.load()["main"](given.astype("uint8"), words_, factors, right)
+    powers = np.exp(given - given.max(axis=1, keepdims=True))
+    expected = [right @ matrix.T, matrix @ right.T, *[right @ right.T] * square,
+                powers / powers.sum(axis=1, keepdims=True) @ right.T]  # fmt: skip
+    for one, two in zip(found, expected, strict=True):
+        assert largest_error(one.numpy(), two.astype("float32")) <= TOLERANCE
 
 
 @pytest.mark.parametrize("triple", ["aarch64-linux-gnu", "riscv64-linux-gnu", "wasm32"])

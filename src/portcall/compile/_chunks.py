@@ -132,7 +132,10 @@ class _Calls(PyExprMutator):  # type: ignore[misc]
             producer = self.functions[str(call.args[0].name_hint)]
             if not any(str(getattr(each, "dtype", "")).startswith("uint") for each in producer.params):
                 continue
-            both, parts = f"{call.args[0].name_hint}_{name}", [self.visit_expr(each) for each in call.args[1].fields]
+            both, parts = (
+                f"{call.args[0].name_hint}_{name}_{place}",
+                [self.visit_expr(each) for each in call.args[1].fields],
+            )
             try:
                 self.functions.setdefault(both, with_matrix(self.functions[name], place, producer))
             except NotThisKindError:

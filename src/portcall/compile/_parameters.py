@@ -64,6 +64,8 @@ def read_parameters(reading: Reading) -> tuple[Product, Groups | None]:
     if not reading.is_input(x.source):
         raise NotThisKindError("rows that are computed")
     rows, (columns, steps) = prod(stage.extents[:-2]), stage.extents[-2:]
+    if not all(stage.extents):
+        raise NotThisKindError("nothing to add up, or no sums")
     groups, source = None, w.source
     if not reading.is_input(source):
         groups, source = _read_groups(reading, source)
@@ -90,7 +92,7 @@ def _read_groups(reading: Reading, matrix: Buffer) -> tuple[Groups, Buffer]:
     shapes = [shape_of(words[0]), shape_of(scales[0])]
     if any(len(shape) != 2 or shape[0] != columns for shape in shapes):
         raise NotThisKindError("words in another order")
-    word, group = (-(-steps // shape[1]) for shape in shapes)
+    word, group = (_repeats(reading, matrix, each) for each in (words[0], scales[0]))
     if word not in (4, 8) or group % word or steps % group:
         warnings.warn(
             f"weights [{columns}, {steps}] in groups of {group}, {word} in a word: no kernel of portcall has them, "
@@ -99,10 +101,33 @@ def _read_groups(reading: Reading, matrix: Buffer) -> tuple[Groups, Buffer]:
     return Groups(word, group), words[0]
 
 
+def _repeats(reading: Reading, matrix: Buffer, source: Buffer) -> int:
+    """Return how many elements of a row are computed from the same element of another buffer."""
+
+    def place(step: int) -> Index:
+        found: list[Index] = []
+
+        def load(buffer: Buffer, at: list[Index]) -> Expr | None:
+            if buffer.name == source.name:
+                found.append(at[1])
+            return buffer[tuple(at)] if reading.is_input(buffer) else None
+
+        reading.value_at(matrix, [0, step], load)
+        if not found or not isinstance(found[0], int):
+            raise NotThisKindError("elements in other places")
+        return found[0]
+
+    low, high = 0, shape_of(matrix)[1]  # the first has the place of the first step, the other is behind those that have
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if place(middle) == place(0) else (low, middle)
+    return high
+
+
 def with_matrix(function: Any, place: int, producer: Any) -> Any:
     """Return a product whose matrix is computed inside: a parameter of it is what another function returns."""
     matrix, result = function.params[place], producer.params[-1]
-    if [int(extent) for extent in matrix.shape] != [int(extent) for extent in result.shape]:
+    if shape_of(matrix) != shape_of(result):
         raise NotThisKindError("a matrix of another shape")
     first, second = (each.body.block for each in (producer, function))
     body = tirx.SeqStmt([first.body, with_buffers(second.body, {matrix: result})])

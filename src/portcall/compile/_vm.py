@@ -30,7 +30,7 @@ from portcall.compile._chunks import use_rules
 from portcall.compile._compile import Steps, StrPath, as_model_error
 from portcall.compile._dynamic import import_dynamic
 from portcall.compile._loops import inline_control
-from portcall.compile._lower import lower, lower_functions
+from portcall.compile._lower import FuseTransposed, lower, lower_functions
 from portcall.compile._model import bind_shapes, fix_inputs, inputs_of, likely_shapes, load, type_text
 from portcall.compile._options import Options
 from portcall.compile._simplify import decompose
@@ -190,7 +190,7 @@ def _of_relax(model: Any, machine: Target) -> tuple[Any, Mapping[str, int]]:
         except Exception as error:  # TVM has many classes of errors
             warnings.warn(f"portcall has no kernels for the module, and TVM's are used: {error}", stacklevel=2)
     # Before TVM's own passes, which transpose weights that are parameters at each call. It leaves functions behind.
-    return relax.transform.DeadCodeElimination()(relax.transform.FuseTransposeMatmul()(model)), {}
+    return relax.transform.DeadCodeElimination()(FuseTransposed()(model)), {}
 
 
 def verify_executable(
