@@ -206,6 +206,12 @@ int InChild(int (*action)()) {
   waitpid(child, &status, 0);
   return WIFEXITED(status) ? WEXITSTATUS(status) : EFAULT;
 }
+// The server would have to wait for it.
+int GivesChild() {
+  const long child = syscall(SYS_clone, CLONE_PARENT | SIGCHLD, nullptr, nullptr, nullptr, nullptr);
+  if (child == 0) _exit(0);
+  return Result(child);
+}
 // Processes that share memory and descriptors cost little; they end when the pipe does.
 int Bomb() {
   static char stack[4096];
@@ -311,6 +317,7 @@ PORTCALL_REGISTER_GLOBAL("escape.attempt").set_body_typed([] {
   for (const Escape& each : kEscapes) errors.emplace_back(each.attempt());
   return Array<Any>(errors);
 });
+PORTCALL_REGISTER_GLOBAL("escape.give_child").set_body_typed(GivesChild);
 // A program in a session of its own; returns its number outside.
 PORTCALL_REGISTER_GLOBAL("escape.survive").set_body_typed([] {
   int ends[2];

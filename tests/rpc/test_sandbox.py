@@ -19,7 +19,8 @@ import pytest
 from portcall import rpc, toolchain
 from portcall.errors import RemoteCrashError
 from rpc import board
-from rpc.serving import FUNCTIONS, Program, Serving, command_of, serving
+from rpc.processes import descendants_of
+from rpc.serving import FUNCTIONS, Program, Serving, command_of, serving, wait_until
 
 ESCAPES = board.ROOT / "tests" / "native" / "escapes.cc"
 IPC_CREAT, IPC_RMID = 0o1000, 0
@@ -112,6 +113,16 @@ def test_sandbox_names_what_is_open(program: Program, hidden: str, escapes: Path
         # A process that has capabilities, as root's have, is closed to one that has given them up.
         assert is_open | {"survivors", "memory"} == named | {"survivors", "memory"}
         check_survivors(server, "survivors" in named)
+
+
+def test_server_waits_for_the_children_that_sessions_give_it(escapes: Path) -> None:
+    words = ("--sandbox", "best", "--load-library", escapes)
+    with serving(*words, program="python", PORTCALL_TEST_SANDBOX_HIDES="seccomp") as server:
+        before = descendants_of(server.process.pid)
+        with rpc.connect(server.address) as remote:
+            assert [int(remote.get_function("escape.give_child")()) for _ in range(9)] == [0] * 9
+            assert descendants_of(server.process.pid) > before
+        wait_until(lambda: descendants_of(server.process.pid) == before)
 
 
 @pytest.mark.parametrize("hidden", ["landlock", "seccomp", "namespaces", "limit"])

@@ -54,6 +54,7 @@ from portcall.rpc.wire import _zstd
 LOOK_AT_SUPERVISOR = 2.0  # seconds without an event
 _MOST_REST, _MOST_LAST_WORDS = 1 << 20, 2000  # bytes that a session left in a pipe; characters that are reported
 _SPAWN_WORKER = b"from portcall.rpc.server._worker import main; main()"
+_MOST_REAPED = 2000  # at once
 _SPAWN_PUMP = b"from portcall.rpc.server._pump import main; main()"
 
 
@@ -95,7 +96,6 @@ class Zygote:
         self._poll.register(link, select.POLLIN)
         self._children: dict[int, Child] = {}  # by handle
         self._pumps: dict[int, int] = {}  # process ids, by handle
-        self._first_processes: set[int] = set()  # of sandboxes whose session has ended
         self._reports: deque[Message] = deque()
         self._supervisor_stopped = False
 
@@ -129,7 +129,7 @@ class Zygote:
                 elif not self._obey():
                     return
             self._send_reports()
-            self._first_processes -= {pid for pid in self._first_processes if os.waitpid(pid, os.WNOHANG)[0]}
+            self._reap_others()
             if not events:
                 self._look_at_supervisor()
 
@@ -279,12 +279,24 @@ class Zygote:
         child = self._children.pop(handle)
         child.kill()  # before its number can be given to another: what the session started ends with it
         status = os.waitpid(child.pid, 0)[1]
-        if child.first:
-            self._first_processes.add(child.first)
         self._poll.unregister(handle)
         os.close(handle)
         _, last_words = log_rest_of(child.stdout), log_rest_of(child.stderr)
         self._report(SessionEnded(child.number, status, last_words=last_words))
+
+    def _reap_others(self) -> None:
+        """Take what is left of processes that have ended: first ones of sandboxes, and children of sessions.
+
+        A session without seccomp makes its children this process's (CLONE_PARENT) as fast as it likes; a first process
+        waits for all of its sandbox.
+        """
+        known = {*self._pumps.values(), *(pid for child in self._children.values() for pid in (child.pid, child.first))}
+        with contextlib.suppress(ChildProcessError):  # there are none
+            for _ in range(_MOST_REAPED):
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                if not ended or ended.si_pid in known:  # its handle says so, too; the others' turn comes after it
+                    break
+                os.waitpid(ended.si_pid, 0)
 
     def _reap_pump(self, handle: int) -> None:
         os.waitpid(self._pumps.pop(handle), 0)
