@@ -29,9 +29,8 @@ def test_random_models_are_right(part: int) -> None:
         seed: random_models.judge(random_models.model_of(seed), seed)
         for seed in range(part * PER_PART, (part + 1) * PER_PART)
     }
-    assert {seed: verdict for seed, verdict in found.items() if verdict.startswith("wrong")} == {}
-    refused = [seed for seed, verdict in found.items() if verdict.startswith("refused")]
-    assert len(refused) * 5 <= PER_PART  # of many it is one in ten
+    # Of many, one in 50 is refused; none of these is.
+    assert {seed: verdict for seed, verdict in found.items() if verdict.startswith(("wrong", "refused"))} == {}
 
 
 def test_a_wrong_model_is_found_and_made_smaller(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,7 +48,6 @@ def lower(module: Any, target: Target, labels: Labels | None = None) -> Any:
         *layout,
         relax.backend.DispatchSampling(),
         relax.backend.DispatchSortScan(),
-        FuseTransposed(),
         LegalizeOps({_TRANSPOSED.name: legalize}),
         transform.AnnotateTIROpPattern(),
         transform.FoldConstant(),
@@ -91,12 +90,15 @@ def lower_functions(module: Any, target: Target) -> Any:
 
 
 def FuseTransposed() -> Any:
-    """Return TVM's pass for products with a transposed matrix; it fails where one is of a matrix with itself."""
+    """Return TVM's pass for products with a transposed matrix, where it can.
+
+    It fails where a product is of a matrix with itself, and where the transposed matrix is read by others, too.
+    """
 
     def run(module: Any, context: Any) -> Any:
         try:
             return relax.transform.FuseTransposeMatmul()(module)
-        except IndexError:  # it takes the second argument of a function that has one; other passes do the rest
+        except (IndexError, AttributeError):  # other passes do the rest
             return module
 
     return tvm.transform.module_pass(run, opt_level=0, name="FuseTransposed")
