@@ -13,6 +13,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import secrets
 import shlex
 import subprocess
@@ -36,6 +37,7 @@ _MACHINES = {"x86_64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64", "risc
 _NARROW = {"aarch64": "arm"}
 _ARM_ENDS = {"gnu": "gnueabihf", "musl": "musleabihf"}
 _TOKEN_BYTES = 32
+_WHEEL = re.compile(r"(?P<name>\w+)-(?P<version>[\w.+!]+)-[\w.-]+\.whl", re.ASCII)  # as the packaging guide names them
 _OF_PYTHON = "portcall "  # in front of the version of such a server
 
 
@@ -260,8 +262,9 @@ def program_for(machine: Machine, progress: Callable[[str], None] | None = None)
 
 def _of_python(host: str, machine: Machine, wheels: list[Path]) -> tuple[bytes, str, bytes]:
     """Return the script that is the server, the one that installs it, and the archive that this one gets."""
-    versions = [wheel.name.split("-")[1] for wheel in wheels if wheel.name.startswith("portcall-")]
-    if len(versions) != 1 or not all(wheel.suffix == ".whl" for wheel in wheels):
+    found = [_WHEEL.fullmatch(wheel.name) for wheel in wheels]
+    versions = [match["version"] for match in found if match and match["name"] == "portcall"]
+    if len(versions) != 1 or None in found:
         raise ValueError(f"one wheel must be portcall's: {', '.join(map(str, wheels))}")
     if not machine.python:
         raise StartError(f"{host} has no Python to install a wheel; leave out the wheel: the other server needs none")

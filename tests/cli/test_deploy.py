@@ -263,6 +263,15 @@ def wheel(folder: Path, name: str, files: dict[str, str]) -> Path:
     return path
 
 
+@pytest.mark.parametrize(
+    "name", ["portcall-1.0.zip", "other-1.0-py3-none-any.whl", "portcall-1.0$(id)-py3-none-any.whl"]
+)
+def test_deploy_refuses_files_that_are_no_wheels_of_portcall(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"")
+    with pytest.raises(ValueError, match="one wheel must be portcall's"):
+        deploy._of_python("board", deploy.Machine("Linux", "x86_64"), [tmp_path / name])
+
+
 def test_deploy_installs_wheels_where_there_is_python(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: Path, invoke_json: InvokeJson
 ) -> None:
