@@ -13,12 +13,11 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 from tvm import ir, s_tir, sym, tirx
 
-from portcall.compile._products import Place, Product, Window, factors
+from portcall.compile._products import Place, Product, factors, rows_by_matrix
 from portcall.compile._reading import NotThisKindError, Reading, flat_index, shape_of, with_buffers
 from portcall.compile._registers import for_tiles
 from portcall.compile._target import Target
@@ -51,25 +50,17 @@ def read_parameters(reading: Reading) -> tuple[Product, Groups | None]:
     Raises:
         NotThisKindError: it is something else.
     """
-    stage = next(iter(reading.reductions), None)
-    if stage is None or len(reading.reductions) != 1 or stage.kinds.strip("S") != "R" or len(stage.kinds) < 3:
-        raise NotThisKindError("no matrix product")
-    x, w = factors(stage)
+    stage, x, w, window = rows_by_matrix(reading)
     if [str(index) for index in w.indices] != list(stage.axes[-2:]):
         raise NotThisKindError("no matrix of two axes on the right, whose rows are columns of the result")
-    if [str(index) for index in x.indices] != [*stage.axes[:-2], stage.axes[-1]]:
-        raise NotThisKindError("rows in another order")
     if any(str(b.dtype) != "float32" for b in (x.source, w.source, stage.buffer, reading.result)):
         raise NotThisKindError("other types than float32")
-    if not reading.is_input(x.source):
-        raise NotThisKindError("rows that are computed")
-    rows, (columns, steps) = prod(stage.extents[:-2]), stage.extents[-2:]
     if not all(stage.extents):
         raise NotThisKindError("nothing to add up, or no sums")
     groups, source = None, w.source
     if not reading.is_input(source):
         groups, source = _read_groups(reading, source)
-    window, names = Window(1, 1, rows, steps, 1, rows, columns, 1, 1), reading.names
+    names = reading.names
     return Product(reading, window, names.index(x.source.name), names.index(source.name), stage).checked(), groups
 
 

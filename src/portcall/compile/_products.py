@@ -284,22 +284,32 @@ def read_product(reading: Reading) -> Product:
     Raises:
         NotThisKindError: it is something else.
     """
+    stage, x, w, window = rows_by_matrix(reading)
+    if [str(index) for index in w.indices] != [stage.axes[-1], stage.axes[-2]]:
+        raise NotThisKindError("no matrix of two axes on the right")
+    if not reading.is_input(w.source):
+        raise NotThisKindError("operands that are computed")
+    product = Product(reading, window, reading.names.index(x.source.name), reading.names.index(w.source.name), stage)
+    return product.checked()
+
+
+def rows_by_matrix(reading: Reading) -> tuple[Stage, Any, Any, Window]:
+    """Return the only reduction of a function, which is a product of rows, its two loads, and its numbers.
+
+    Raises:
+        NotThisKindError: it is something else.
+    """
     stage = next(iter(reading.reductions), None)
     if stage is None or len(reading.reductions) != 1 or stage.kinds.strip("S") != "R" or len(stage.kinds) < 3:
         raise NotThisKindError("no matrix product")
     x, w = factors(stage)
-    axes = stage.axes
-    if [str(index) for index in w.indices] != [axes[-1], axes[-2]]:
-        raise NotThisKindError("no matrix of two axes on the right")
-    if [str(index) for index in x.indices] != [*axes[:-2], axes[-1]]:
+    if [str(index) for index in x.indices] != [*stage.axes[:-2], stage.axes[-1]]:
         raise NotThisKindError("rows in another order")
-    if not (reading.is_input(x.source) and reading.is_input(w.source)):
-        raise NotThisKindError("operands that are computed")
+    if not reading.is_input(x.source):
+        raise NotThisKindError("rows that are computed")
     rows = int(np.prod(stage.extents[:-2], dtype="int64"))
-    columns, channels = stage.extents[-2], stage.extents[-1]
-    window = Window(1, 1, rows, channels, 1, rows, columns, 1, 1)
-    product = Product(reading, window, reading.names.index(x.source.name), reading.names.index(w.source.name), stage)
-    return product.checked()
+    columns, channels = stage.extents[-2:]
+    return stage, x, w, Window(1, 1, rows, channels, 1, rows, columns, 1, 1)
 
 
 def _only_reduction(reading: Reading, kinds: str) -> Stage:
