@@ -152,22 +152,23 @@ def deploy(
         CompileError: there is no compiler.
         ValueError: the wheels have none of portcall, or there is a program too.
     """
+    if wheels and program is not None:
+        raise ValueError("a server is a program or wheels, and not both")
     wanted = settings or Settings()
     tell = progress or (lambda _: None)
     tell("looking at the machine")
     machine = look(host)
-    if wheels and program is not None:
-        raise ValueError("a server is a program or wheels, and not both")
     if wheels:
         server, sending, content = _of_python(host, machine, [Path(wheel) for wheel in wheels])
-        tell("sending the wheels, which are installed there")
+        what = "the wheels, which are installed there"
     else:
         path = Path(program) if program is not None else program_for(machine, tell)
         server = content = path.read_bytes()
         sending = scripts.upload(len(content))
-        tell(f"sending the server, {len(content) / 1e6:.2f} MB")
+        what = f"the server, {len(content) / 1e6:.2f} MB"
     sent = machine.digest != hashlib.sha256(server).hexdigest()
     if sent:
+        tell(f"sending {what}")
         _run(host, f"exec sh -c '{sending}'", content, "sending the server")
     tell("starting the server")
     values = {
