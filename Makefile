@@ -18,7 +18,7 @@ COMPILED := pyproject.toml scripts/core_table.py CMakeLists.txt core/CMakeLists.
 	$(shell find core -type f -not -path "core/tests/*" -not -path "core/fuzz/*") \
 	$(wildcard src/portcall/*.pyx src/portcall/_core/*.pxi)
 
-.PHONY: test-nodes bench-models test-models test-onnx bench-vm fuzz-vm test-vm-releases help venv build demo test core-test core-test-asan core-test-tsan fuzz lint tidy format bench bench-rpc bench-graph bench-objects test-slow explore soak coverage docs js test-node test-js wheel test-pythons test-shuffled clean
+.PHONY: test-nodes bench-models test-models test-onnx bench-vm fuzz-vm test-vm-releases help venv build demo test core-test core-test-asan core-test-tsan fuzz lint tidy format bench bench-rpc bench-graph bench-objects test-slow explore soak coverage docs js test-node test-js test-browser wheel test-pythons test-shuffled clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 18
@@ -86,8 +86,10 @@ $(XGRAMMAR): | $(VENV)/run.txt
 test: venv build core-test test-node ## the core's, Python's and Node's tests but slow ones; installs nothing outside of .venv and js/node_modules
 	$(PY) -m pytest -n auto
 
+# The longest first; in two lanes, since most of them leave a part of the cores idle.
 .PHONY: check test-rest
-check: lint test test-rest core-test-asan core-test-tsan core-test-32 test-board test-js ## what CI runs: 45 minutes on 2 cores
+check: venv build $(NODE_MODULES) ## what CI runs: 45 minutes on 2 cores
+	$(PY) scripts/check.py "test test-rest test-browser" "lint core-test-asan core-test-tsan core-test-32 test-board"
 
 test-rest: venv build $(REDIS) $(SSHD) $(POCL) $(CHROMIUM) $(TVM_FFI_RELEASES) $(XGRAMMAR) ## the Python tests that `make test` leaves out: slow ones, and those of Redis, OpenCL, Chromium, sshd
 	$(PY) -m pytest -n $$(( $$(nproc) * 3 / 2 )) -m slow # many of these wait
@@ -98,13 +100,13 @@ slow-tests: venv build $(REDIS) $(SSHD) $(POCL) $(CHROMIUM) $(TVM_FFI_RELEASES) 
 	PYTHONPATH=tests $(PY) -m pytest -n auto -m "not campaign" -p costs
 	$(PY) tests/costs.py
 
-# $(call core-test,DIRECTORY,CMAKE OPTIONS,RUNNER,TARGETS): configure, compile and run the core's tests, without Python.
+# $(call core-test,DIRECTORY,CMAKE OPTIONS,RUNNER,TESTS): configure, compile and run the core's tests, without Python.
 # Sources of a folder are compiled together, which takes half of the time.
 CORE_TESTS := core_tests ir_tests vm_tests lm_tests
 define core-test
 	cmake -S . -B build/$1 -G Ninja --log-level=WARNING -DPORTCALL_PYTHON=OFF -DPORTCALL_TESTS=ON -DCMAKE_UNITY_BUILD=ON $2
 	cmake --build build/$1 --target $(or $4,all)
-	set -e; for tests in $(CORE_TESTS); do $3 build/$1/$$tests; done
+	set -e; for tests in $(or $4,$(CORE_TESTS)); do $3 build/$1/$$tests; done
 endef
 
 core-test: $(VENV)/run.txt ## the core's C++ tests, warnings being errors
@@ -115,8 +117,8 @@ core-test-asan: $(VENV)/run.txt ## the same under the address, leak and undefine
 
 # setarch -R, where it is allowed: older sanitizer run times find no place for their shadow memory when the kernel
 # randomizes addresses widely.
-core-test-tsan: $(VENV)/run.txt ## the same under the thread sanitizer
-	$(call core-test,core-tsan,-DPORTCALL_SANITIZE=thread,$$(setarch -R echo setarch -R 2>/dev/null),$(CORE_TESTS))
+core-test-tsan: $(VENV)/run.txt ## those that start threads under the thread sanitizer
+	$(call core-test,core-tsan,-DPORTCALL_SANITIZE=thread,$$(setarch -R echo setarch -R 2>/dev/null),core_tests ir_tests vm_tests)
 
 # The C libraries of other machines, whose programs qemu runs here.
 CROSS := aarch64-linux-gnu arm-linux-gnueabihf riscv64-linux-gnu
@@ -251,7 +253,9 @@ wasm: $(EMXX) ## the core for WebAssembly, js/core.wasm
 	$(MAKE) --no-print-directory -j$$(nproc) -f core/web/Makefile EMXX=$(EMXX)
 	cp build/wasm/core.wasm js/core.wasm
 
-test-js: test-node wasm $(CHROMIUM) ## the same, and its tests in Chromium and of the core in WebAssembly
+test-js: test-node test-browser ## the same, and the next ones
+
+test-browser: js addon venv wasm $(CHROMIUM) ## its tests in Chromium, and of the core in WebAssembly
 	cd js && npm run --silent test:wasm
 	cd js && npm run --silent test:browser
 

@@ -636,7 +636,7 @@ def test_load_module_of_flipped_bits_is_an_error_or_loads(
                 [offset + chance.randrange(size), 1 << chance.randrange(8)] for _ in range(chance.choice([1, 1, 2, 8]))
             ]
         }
-        for _ in range(300)
+        for _ in range(100)
     ]
     found = outcomes(c_libraries[name], cases, tmp_path)
     wrong = [

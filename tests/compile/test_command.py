@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -37,7 +38,9 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "m.onnx"
 
 
-def test_compile_then_run(model: Path, tmp_path: Path) -> None:
+def test_compile_then_run(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "torch.py").write_text("raise SystemExit('torch was imported, which takes seconds')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     said = portcall("compile", model, "-o", tmp_path / "m.so")
     assert said["inputs"] == ["a", "b"]
     assert (tmp_path / "m.so").stat().st_size == said["nbytes"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -88,10 +89,23 @@ def compiled(path: str, shapes: dict[str, Any], constants: dict[str, Any], targe
 
 
 @contextlib.contextmanager
+def without_torch() -> Iterator[None]:
+    """Leave torch out of what is imported: TVM imports it where there is one, which takes seconds and is not needed."""
+    left_out = "torch" not in sys.modules
+    if left_out:
+        sys.modules["torch"] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        if left_out:
+            del sys.modules["torch"]
+
+
+@contextlib.contextmanager
 def steps(path: str) -> Iterator[Callable[[str, float], None]]:
     """Show the steps of compiling a model, and explain its errors; the returned function is called with each step."""
     total = 0.0
-    with explained(path), StatusLine() as status, contextlib.ExitStack() as shown:
+    with explained(path), without_torch(), StatusLine() as status, contextlib.ExitStack() as shown:
 
         def step(name: str, seconds: float) -> None:
             nonlocal total

@@ -12,7 +12,7 @@ from portcall.cli._call import check_whole, open_library
 from portcall.cli._command import Command
 from portcall.cli._errors import USER_ERROR
 from portcall.cli._inputs import FORMS, read_input, split_inputs
-from portcall.cli._onnx import explained
+from portcall.cli._onnx import explained, without_torch
 from portcall.cli._output import console, print_json, print_line, table
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def command(
 
     check_whole(bundle)
     made = open_library(bundle)
-    with explained(against):
+    with explained(against), without_torch():
         if vm.read_embedded(bundle) is not None:
             known = of_executable(vm.create(made))
         else:

@@ -1,0 +1,88 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Make targets in lanes, one lane beside the other: most of them leave a part of the cores idle.
+
+Usage: check.py 'TARGET TARGET ...' ... What a target printed is in build/check/TARGET.log. The first that fails ends
+the others, and its last lines are printed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+LOGS = Path("build/check")
+LINES = 200  # of what failed
+
+
+class Lanes:
+    """Lanes that run at the same time, until one of them fails."""
+
+    def __init__(self, count: int) -> None:
+        # Compilers' runs have a share of the cores each.
+        self._environment = os.environ | {"CMAKE_BUILD_PARALLEL_LEVEL": str(max(1, (os.cpu_count() or 1) // count))}
+        self._lock = threading.Lock()
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self.ended = threading.Event()  # before all was done
+
+    def run(self, targets: list[str]) -> None:
+        for target in targets:
+            began = time.monotonic()
+            process = self._start(target)
+            if process is None:
+                return
+            code = process.wait()
+            with self._lock:
+                self._running.remove(process)
+                if not self.ended.is_set():
+                    print(f"{target}: {'failed' if code else 'passed'} in {time.monotonic() - began:.0f} s", flush=True)
+                    if code:
+                        log = LOGS / f"{target}.log"
+                        lines = log.read_text(errors="replace").splitlines()
+                        print(f"the end of {log}:", *lines[-LINES:], sep="\n", flush=True)
+                        self._end()
+
+    def end(self) -> None:
+        with self._lock:
+            self._end()
+
+    def _start(self, target: str) -> subprocess.Popen[bytes] | None:
+        with self._lock, (LOGS / f"{target}.log").open("wb") as output:
+            if self.ended.is_set():
+                return None
+            process = subprocess.Popen(
+                ["make", "--no-print-directory", target], stdin=subprocess.DEVNULL, stdout=output,
+                stderr=subprocess.STDOUT, start_new_session=True, env=self._environment,
+            )  # fmt: skip
+            self._running.add(process)
+            return process
+
+    def _end(self) -> None:
+        self.ended.set()
+        for process in self._running:
+            os.killpg(process.pid, signal.SIGTERM)
+
+
+def main() -> int:
+    LOGS.mkdir(parents=True, exist_ok=True)
+    print(f"in lanes, with what they print in {LOGS}:", *sys.argv[1:], sep="\n  ", flush=True)
+    lanes = Lanes(len(sys.argv) - 1)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    threads = [threading.Thread(target=lanes.run, args=(targets.split(),)) for targets in sys.argv[1:]]
+    for thread in threads:
+        thread.start()
+    try:
+        for thread in threads:
+            thread.join()
+    except KeyboardInterrupt:
+        lanes.end()
+    return int(lanes.ended.is_set())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
