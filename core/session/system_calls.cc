@@ -28,8 +28,8 @@ constexpr uint32_t kMachine = AUDIT_ARCH_AARCH64;
 #endif
 
 constexpr uint32_t kNewest = 470;  // the first number that Linux 6.18 does not have; those of x32 are above, too
-constexpr uint32_t kNewNamespaces = 0x7E020000;
-constexpr uint32_t kClone3 = 435, kFchmodat2 = 452;  // the C library falls back to older calls
+constexpr uint32_t kNewNamespaces = 0x7E020000, kParent = 0x8000;  // flags of clone
+constexpr uint32_t kClone3 = 435, kFchmodat2 = 452;                // the C library falls back to older calls
 
 // clang-format off
 // Numbers from 424 on are those of every processor.
@@ -192,7 +192,7 @@ Steps FilterOfCalls(bool alone, bool quiet) {
   filter.AllowOnly(SYS_socketpair, 1, {SOCK_STREAM, SOCK_SEQPACKET}, 0xF);
   filter.AllowNull(SYS_sendto, 4);
   filter.AllowNull(SYS_utimensat, 1);
-  filter.AllowOnly(SYS_clone, 0, {0}, kNewNamespaces);
+  filter.AllowOnly(SYS_clone, 0, {0}, kNewNamespaces | kParent);  // the parent is the server
   // What a terminal reads; attributes of files; who gets the signals of a file.
   filter.DenyOnly(SYS_ioctl, 1, {0x5412, 0x541C, 0x40086602, 0x401C5820, 0x8901, 0x8902});
   filter.DenyOnly(SYS_fcntl, 1, {8, 15});

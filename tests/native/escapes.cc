@@ -286,6 +286,7 @@ constexpr Escape kEscapes[] = {
     {"kernel", "count events", OpensCounter},
     {"kernel", "handle page faults", [] { return Closed(static_cast<int>(syscall(SYS_userfaultfd, 1))); }},
     {"kernel", "make a namespace", [] { return InChild([] { return Result(unshare(CLONE_NEWUSER)); }); }},
+    {"kernel", "give the server a child", GivesChild},
     {"kernel", "ask for the personality", [] { return Result(personality(0xFFFFFFFF)); }},
     {"ipc", "find shared memory", [] { return Result(shmget(key, 1, 0)); }},
     {"ipc", "find semaphores", [] { return Result(semget(key, 1, 0)); }},
