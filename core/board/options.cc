@@ -210,6 +210,10 @@ void CheckOptions(const Options& options) {
       << "invalid --sandbox '" << options.sandbox << "' (must be best or require)";
   PORTCALL_CHECK(options.sandbox_paths.empty() || !options.sandbox.empty(), ValueError)
       << "--sandbox-path is for sessions in a sandbox: it needs --sandbox";
+  for (const std::string& path : options.sandbox_paths) {
+    PORTCALL_CHECK(access(path.c_str(), F_OK) == 0, ValueError)
+        << "invalid --sandbox-path: there is no '" << path << "'";
+  }
   PORTCALL_CHECK(options.max_frame > 0, ValueError) << "invalid --max-frame (must be above 0)";
 }
 

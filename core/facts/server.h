@@ -169,7 +169,7 @@ constexpr SandboxMechanism kSandboxMechanisms[] = {
     {"landlock", "Landlock (Linux 6.2 or later, with landlock in its list of security modules)"},
     {"seccomp", "seccomp filters (on x86-64 and aarch64)"},
     {"namespaces", "namespaces of users, processes and networks that this user may make"},
-    {"limit", "a limit of processes (namespaces, and another user than root or Linux 6.14)"},
+    {"limit", "a limit of processes (namespaces, and another user than root, or Linux 6.14 with Landlock)"},
 };
 
 // What a sandbox keeps sessions from. It is open where none of these mechanisms is there; `scopes` is Landlock of Linux

@@ -212,7 +212,8 @@ bool Sandbox::Has(std::string_view word) const {
   if (word == "landlock") return landlock_ >= kTruncation;
   if (word == "scopes") return landlock_ >= kScopes;
   if (word == "seccomp") return seccomp_;
-  return word == "namespaces" ? namespaces_ : limit_;
+  if (word == "namespaces") return namespaces_;
+  return limit_ && (landlock_ || geteuid() != 0);  // else a session can raise it, by /proc/sys
 }
 
 std::string Sandbox::Found() const {
@@ -220,7 +221,7 @@ std::string Sandbox::Found() const {
   if (landlock_) words.push_back("Landlock " + std::to_string(landlock_));
   if (seccomp_) words.emplace_back("seccomp");
   if (namespaces_) words.emplace_back("namespaces");
-  if (limit_) words.emplace_back("a limit of processes");
+  if (Has("limit")) words.emplace_back("a limit of processes");
   return Join(words, ", ");
 }
 

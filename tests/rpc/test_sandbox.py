@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import errno
 import os
 import select
 import signal
@@ -20,6 +22,7 @@ from portcall import rpc, toolchain
 from portcall.errors import RemoteCrashError
 from rpc import board
 from rpc.processes import descendants_of
+from rpc.raw_client import RawClient, hello
 from rpc.serving import FUNCTIONS, Program, Serving, command_of, serving, wait_until
 
 ESCAPES = board.ROOT / "tests" / "native" / "escapes.cc"
@@ -104,10 +107,14 @@ def test_sandbox_has_no_way_out(program: Program, escapes: Path, outside: tuple[
 
 @pytest.mark.parametrize("hidden", ["landlock", "seccomp", "namespaces", "limit", "landlock seccomp namespaces"])
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_sandbox_names_what_is_open(program: Program, hidden: str, escapes: Path, outside: tuple[Any, ...]) -> None:
+def test_sandbox_names_what_is_open(
+    program: Program, hidden: str, escapes: Path, outside: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PORTCALL_TEST_SANDBOX_HIDES", hidden)
     words = ("--sandbox", "best", "--load-library", escapes)
-    with serving(*words, program=program, PORTCALL_TEST_SANDBOX_HIDES=hidden) as server:
+    with serving(*words, program=program) as server:
         named = set(server.event("sandbox")["open"].split(","))
+        assert named == set(rpc.find_sandbox().open)  # which `portcall doctor` shows
         tried = attempts(server, outside)
         is_open = groups(name for name, error in tried.items() if not error)
         # A process that has capabilities, as root's have, is closed to one that has given them up.
@@ -125,6 +132,49 @@ def test_server_waits_for_the_children_that_sessions_give_it(escapes: Path) -> N
         wait_until(lambda: descendants_of(server.process.pid) == before)
 
 
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_sandbox_goes_on_beside_a_session_with_all_its_processes(program: Program, escapes: Path) -> None:
+    with serving("--sandbox", "require", "--load-library", escapes, program=program) as server:
+        before = descendants_of(server.process.pid)
+        with (
+            rpc.connect(server.address) as first,
+            rpc.connect(server.address) as full,
+            rpc.connect(server.address) as second,
+        ):
+            assert full.get_function("escape.fill")() == errno.EAGAIN
+            with rpc.connect(server.address) as later:
+                for remote in (first, second, later):
+                    assert remote.get_function("escape.survive")() > 0
+        wait_until(lambda: descendants_of(server.process.pid) == before)
+
+
+def marked(mark: str) -> list[str]:
+    """The processes that have a word in their environment."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if mark.encode() in file.read_bytes():
+                found.append(file.parent.name)
+    return found
+
+
+@pytest.mark.parametrize("hidden", ["nothing", "namespaces"])
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_sandbox_leaves_no_process_when_stopped_while_sessions_open(program: Program, hidden: str) -> None:
+    mark = f"{os.getpid()}-{program}-{hidden}"
+    words = ("--sandbox", "best")
+    with serving(*words, program=program, PORTCALL_TEST_MARK=mark, PORTCALL_TEST_SANDBOX_HIDES=hidden) as server:
+        clients = [RawClient(server.address) for _ in range(6)]
+        for client in clients:
+            client.send(hello())
+        clients[0].read_reply()
+        assert marked(mark)
+        assert server.stop() == 0
+        for client in clients:
+            client.close()
+    wait_until(lambda: not marked(mark))
+
+
 @pytest.mark.parametrize("hidden", ["landlock", "seccomp", "namespaces", "limit"])
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_sandbox_require_refuses_to_start_without(program: Program, hidden: str, tmp_path: Path) -> None:
@@ -135,6 +185,15 @@ def test_sandbox_require_refuses_to_start_without(program: Program, hidden: str,
     assert done.returncode == 1
     assert done.stdout == ""
     assert {"limit": "a limit of"}.get(hidden, hidden) in done.stderr.lower()
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_sandbox_path_must_exist(program: Program, tmp_path: Path) -> None:
+    (tmp_path / "functions.py").write_text("")
+    command = [*command_of(program, tmp_path / "functions.py"), "--port", "0", "--sandbox", "best"]
+    done = subprocess.run([*command, "--sandbox-path", tmp_path / "none"], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert str(tmp_path / "none") in done.stderr
 
 
 WORK = """
