@@ -25,7 +25,7 @@ void Supervisor::OnAccept() {
   if (fd < 0 && (errno == EAGAIN || errno == ECONNABORTED || errno == EINTR)) return;
   if (fd < 0) {  // no descriptors, no memory, or an error of the network that came with a connection
     log_.Write(Event::kOverload,
-               "cannot accept a connection: " + std::string(strerror(errno)) + "; trying again in 0.1 s");
+               "cannot accept a connection: " + WithRemedy(strerror(errno)) + "; trying again in 0.1 s");
     accept_after_ = Now() + kOverloadPause;
     return;
   }

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <iterator>
@@ -152,6 +153,10 @@ Ending EndingOf(int status, const Progress& progress, const Ending& killed, cons
   const size_t more = strnlen(just_read, sizeof(words.text) - size);
   ending.last_words = LastLines(std::string(words.text, size + more) + rest);
   return ending;
+}
+
+std::string WithRemedy(std::string why) {
+  return why.find(strerror(EMFILE)) == std::string::npos ? why : why.append(kMoreFiles);
 }
 
 std::string LastMessage(const Ending& ending, bool portcall, double seconds) {

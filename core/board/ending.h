@@ -29,6 +29,8 @@ struct Ending {
 // `status` is of wait(); `killed` says why the server killed the process, if it did; `rest` is text of stderr that
 // had not been read.
 Ending EndingOf(int status, const Progress& progress, const Ending& killed, const std::string& rest);
+// What failed, with what to do where that was the limit of open files.
+std::string WithRemedy(std::string why);
 // The frame that tells a client on its connection; empty for none. A portcall client asks for all but the end of its time.
 std::string LastMessage(const Ending& ending, bool portcall, double seconds);
 

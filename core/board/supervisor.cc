@@ -237,8 +237,9 @@ void Supervisor::Guard(int number, const std::function<void()>& action) {
   try {
     action();
   } catch (const std::exception& error) {
-    if (Connection* connection = Find(number)) return Kill(connection, {"failed", {}, 0, error.what()});
-    log_.Write(Event::kError, std::string("the server goes on after an error: ") + error.what());
+    const std::string why = WithRemedy(error.what());
+    if (Connection* connection = Find(number)) return Kill(connection, {"failed", {}, 0, why});
+    log_.Write(Event::kError, "the server goes on after an error: " + why);
   }
 }
 
@@ -360,6 +361,10 @@ void Supervisor::Kill(Connection* connection, Ending why) {
 void Supervisor::Drop(Connection* connection, const Ending& ending) {
   log_.Write(Event::kDropped, connection->peer + " " + ending.Text(), connection->number,
              {{"peer", Quoted(connection->peer)}, {"how", Quoted(ending.how)}});
+  if (connection->portcall && ending.how == "failed") {
+    const std::string notice = Notice(std::string(kNotOpened) + ending.detail);
+    send(connection->socket.get(), notice.data(), notice.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  }
   Forget(connection);
   ServeQueue();
 }

@@ -51,6 +51,10 @@ constexpr int32_t kUnanswered = 2;
 constexpr double kDeleteTimeout = 3.0;
 // What a call says in the place of a name.
 constexpr std::string_view kNameless = "a function without a name";
+// How the last notice begins that a client without a session gets.
+constexpr std::string_view kNotOpened = "a session, which the server cannot open: ";
+// What to do where a server can open no more files.
+constexpr std::string_view kMoreFiles = "; let it open more (ulimit -n, or LimitNOFILE= of its service), or limit its sessions (--max-sessions)";
 // What the log says after SIGKILL.
 constexpr std::string_view kOutOfMemory = " (it was killed, possibly by the OOM killer)";
 // The answer about a session that the server does not remember.

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from portcall import errors, rpc
 from rpc.processes import descendants_of
 from rpc.raw_client import (
     ACK,
@@ -30,7 +31,7 @@ from rpc.raw_client import (
     tensor,
     text,
 )
-from rpc.serving import FUNCTIONS, serving
+from rpc.serving import FUNCTIONS, Program, serving
 
 EXPIRED = 'RPCSessionTimeoutError: Your {}s session has expired, try to increase the "session_timeout" value.'
 
@@ -165,6 +166,35 @@ def test_server_out_of_descriptors_recovers(spare: int) -> None:
             assert client.echo(1) == 1
         for client in clients:
             client.close()
+
+
+@pytest.mark.parametrize("program", ["python", "board"])
+def test_server_out_of_descriptors_tells_the_client(program: Program) -> None:
+    with serving(program=program) as server:
+        used = {int(name) for name in os.listdir(f"/proc/{server.process.pid}/fd")}
+        first = next(number for number in range(len(used) + 1) if number not in used)
+        soft, hard = resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE)
+        most = next(number for number in range(first + 1, len(used) + 2) if number not in used)  # room for one
+        resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (most, hard))
+        with pytest.raises(errors.ConnectError, match="LimitNOFILE") as caught:
+            rpc.connect(server.address)
+        assert caught.value.reason == "not-opened"
+        assert "LimitNOFILE" in server.event("dropped")["message"]
+        resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (soft, hard))
+        rpc.connect(server.address).close()
+
+
+def test_zygote_out_of_descriptors_tells_the_client() -> None:
+    with serving(program="python") as server:
+        zygote = int(Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text().split()[-1])
+        used = len(os.listdir(f"/proc/{zygote}/fd"))
+        soft, hard = resource.prlimit(zygote, resource.RLIMIT_NOFILE)
+        resource.prlimit(zygote, resource.RLIMIT_NOFILE, (used + 3, hard))
+        with pytest.raises(errors.ConnectError, match="LimitNOFILE") as caught:
+            rpc.connect(server.address)
+        assert caught.value.reason == "not-opened"
+        resource.prlimit(zygote, resource.RLIMIT_NOFILE, (soft, hard))
+        rpc.connect(server.address).close()
 
 
 # ---- Memory and disk ----------------------------------------------------------------------------------------------

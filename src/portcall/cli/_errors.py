@@ -75,6 +75,7 @@ REASONS: dict[str, tuple[str, str]] = {
         "the program at that address speaks TLS, or is not an RPC server",
         "--tls-ca FILE, where the server was started with --tls-cert",
     ),
+    "not-opened": ("", "try again when the server has fewer sessions"),
     "certificate": (
         "the certificate is signed by an unknown authority",
         "--tls-ca FILE, with the certificate of that authority (or the server's own, if it signed itself)",

@@ -34,7 +34,7 @@ from portcall.rpc.client._socket import as_descriptor, open_socket, read_token
 from portcall.rpc.client._ssh import Tunnel
 from portcall.rpc.wire import _handshake
 from portcall.rpc.wire._address import Address, parse_address
-from portcall.rpc.wire._facts import FEATURES, MOST_SECONDS
+from portcall.rpc.wire._facts import FEATURES, MOST_SECONDS, NOT_OPENED
 from portcall.rpc.wire._tls import TLSOptions
 
 S = TypeVar("S", bound=Session)
@@ -447,6 +447,8 @@ def _shake_hands(
         raise errors.AuthenticationError(text, peer=peer, reason="no-certificate", hint=hint) from None
     except (OSError, EOFError):
         text = f"{peer} closed the connection in the handshake, while we waited for: {deadline.waiting_for}"
+        if deadline.waiting_for.startswith(NOT_OPENED):  # its last notice
+            raise errors.ConnectError(text, peer=peer, reason="not-opened") from None
         hint = "is it an RPC server, without TLS?"
         raise errors.ConnectError(text, peer=peer, reason="closed", hint=hint) from None
     return message, queue.seconds

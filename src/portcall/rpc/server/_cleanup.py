@@ -18,7 +18,8 @@ from portcall.rpc.server._log import Log
 from portcall.rpc.server._loop import Loop, run_all
 from portcall.rpc.server._options import ServerOptions
 from portcall.rpc.wire._endings import Ending, Progress, ending_of, last_message, told_by
-from portcall.rpc.wire._facts import LINGER, PROGRESS_BYTES
+from portcall.rpc.wire._facts import LINGER, NOT_OPENED, PROGRESS_BYTES
+from portcall.rpc.wire._handshake import notice
 
 DISK_INTERVAL = 1.0
 
@@ -66,6 +67,8 @@ class Cleanup:
         message = b""
         if connection.serving and progress.at_boundary:
             message = last_message(ending, connection.peer_kind, connection.limit)
+        elif not connection.pid and connection.peer_kind == "portcall" and ending.how in ("failed", "unstarted"):
+            message = notice(NOT_OPENED + ending.detail)  # no process has said to the client that it is let in
         stream, link = connection.stream, connection.link
         steps = [
             lambda: self._loop.forget(stream.fileno()),

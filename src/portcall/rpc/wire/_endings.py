@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import struct
@@ -190,6 +191,12 @@ def last_message(ending: Ending, peer_kind: str, seconds: float) -> bytes:
     if peer_kind == "TVM" and ending.kind.last_message:
         return exception_frame(f"the session ended on the server: {ending.text}")
     return b""
+
+
+def why_not(error: Exception) -> str:
+    """Return what failed, with what to do where that was the limit of open files."""
+    full = isinstance(error, OSError) and error.errno == errno.EMFILE
+    return f"{error}{_facts.MORE_FILES if full else ''}"
 
 
 def timeout_error(text: str, peer: str) -> errors.SessionTimeoutError:

@@ -99,6 +99,10 @@ UNANSWERED = 2
 DELETE_TIMEOUT = 3.0
 # What a call says in the place of a name.
 NAMELESS = "a function without a name"
+# How the last notice begins that a client without a session gets.
+NOT_OPENED = "a session, which the server cannot open: "
+# What to do where a server can open no more files.
+MORE_FILES = "; let it open more (ulimit -n, or LimitNOFILE= of its service), or limit its sessions (--max-sessions)"
 # What the log says after SIGKILL.
 OUT_OF_MEMORY = " (it was killed, possibly by the OOM killer)"
 # The answer about a session that the server does not remember.
