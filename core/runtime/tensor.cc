@@ -77,7 +77,7 @@ TensorImpl* NewTensor(const DLTensor& description) {
     int64_t stride = 1;
     for (size_t i = ndim; i-- > 0;) {
       impl->dl.strides[i] = stride;
-      stride *= std::max<int64_t>(impl->dl.shape[i], 1);
+      stride *= impl->dl.shape[i];  // 0 from an axis without elements on, as tvm-ffi has it and compiled code asks for
     }
   }
   return impl;

@@ -43,6 +43,12 @@ Registrar::Registrar(const char* file, int line, const char* sentence, void (*bo
   Tests().push_back({file, line, sentence, body});
 }
 
+void ReportText(const char* file, int line, const char* what) { Report(file, line, what); }
+
+void ReportUnequal(const char* file, int line, const char* text, const std::string& left, const std::string& right) {
+  Report(file, line, std::string(text) + ": " + left + " is not " + right);
+}
+
 void Report(const char* file, int line, const std::string& what) {
   ++failures_in_test;
   std::fprintf(stderr, "%s:%d: %s\n", file, line, what.c_str());

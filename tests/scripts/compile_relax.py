@@ -112,7 +112,7 @@ def cnn() -> Any:
 
 def chain(length: int, dynamic: bool = False) -> Any:
     builder = relax.BlockBuilder()
-    shape = (T.Var("m", "int64") if dynamic else 4,)
+    shape = (2, T.Var("m", "int64")) if dynamic else (4,)
     x = v = relax.Var("x", R.Tensor(shape, "float32"))
     one = relax.const(np.float32(1))
     with builder.function("main", [x]):
@@ -292,7 +292,7 @@ MODELS: dict[str, tuple[Callable[[], Any], str, Callable[[], Calls]]] = {
     "user": (user_functions, "main", lambda: [(floats(5), "some text")]),
     "closures": (lambda: relax.transform.LambdaLift()(Closures), "main", lambda: [(floats(4), floats(4))]),
     "chain": (lambda: chain(100), "main", lambda: [(floats(4),)]),
-    "chain_dynamic": (lambda: chain(100, dynamic=True), "main", lambda: [(floats(9),)]),
+    "chain_dynamic": (lambda: chain(100, dynamic=True), "main", lambda: [(floats(2, 9),), (floats(2, 0),)]),
     "sort": (
         lambda: simple(lambda x: relax.op.sort(x), ((4, 7), "float32")),
         "main",
