@@ -86,10 +86,11 @@ $(XGRAMMAR): | $(VENV)/run.txt
 test: venv build core-test test-node ## the core's, Python's and Node's tests but slow ones; installs nothing outside of .venv and js/node_modules
 	$(PY) -m pytest -n auto
 
-# The longest first; in two lanes, since most of them leave a part of the cores idle.
+# In two lanes, since most of them leave a part of the cores idle. What the core's tests take to compile is over when
+# `test` wants them.
 .PHONY: check test-rest
 check: venv build $(NODE_MODULES) ## what CI runs: 45 minutes on 2 cores
-	$(PY) scripts/check.py "test test-rest test-browser" "lint core-test-asan core-test-tsan core-test-32 test-board"
+	$(PY) scripts/check.py "test-rest test test-browser" "core-test lint core-test-asan core-test-tsan core-test-32 test-board"
 
 test-rest: venv build $(REDIS) $(SSHD) $(POCL) $(CHROMIUM) $(TVM_FFI_RELEASES) $(XGRAMMAR) ## the Python tests that `make test` leaves out: slow ones, and those of Redis, OpenCL, Chromium, sshd
 	$(PY) -m pytest -n $$(( $$(nproc) * 3 / 2 )) -m slow # many of these wait
