@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Make targets in lanes, one lane beside the other: most of them leave a part of the cores idle.
 
-Usage: check.py 'TARGET TARGET ...' ... What a target printed is in build/check/TARGET.log. The first that fails ends
-the others, and its last lines are printed.
+Usage: check.py 'TARGET TARGET ...' ... What a target printed is in build/check/TARGET.log, and the last of it is told
+each minute. The first target that fails ends the others, and its last lines are printed.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 
 LOGS = Path("build/check")
 LINES = 200  # of what failed
+TELL_S = 60  # seconds between words of what goes on
 
 
 class Lanes:
@@ -27,7 +28,7 @@ class Lanes:
         # Compilers' runs have a share of the cores each.
         self._environment = os.environ | {"CMAKE_BUILD_PARALLEL_LEVEL": str(max(1, (os.cpu_count() or 1) // count))}
         self._lock = threading.Lock()
-        self._running: set[subprocess.Popen[bytes]] = set()
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
         self.ended = threading.Event()  # before all was done
 
     def run(self, targets: list[str]) -> None:
@@ -38,14 +39,17 @@ class Lanes:
                 return
             code = process.wait()
             with self._lock:
-                self._running.remove(process)
+                del self._running[target]
                 if not self.ended.is_set():
                     print(f"{target}: {'failed' if code else 'passed'} in {time.monotonic() - began:.0f} s", flush=True)
                     if code:
-                        log = LOGS / f"{target}.log"
-                        lines = log.read_text(errors="replace").splitlines()
-                        print(f"the end of {log}:", *lines[-LINES:], sep="\n", flush=True)
+                        print(f"the end of {LOGS / target}.log:", *lines_of(target)[-LINES:], sep="\n", flush=True)
                         self._end()
+
+    def tell(self) -> None:
+        with self._lock:
+            for target in self._running:
+                print(f"  {target}:", *lines_of(target)[-1:], flush=True)
 
     def end(self) -> None:
         with self._lock:
@@ -59,13 +63,17 @@ class Lanes:
                 ["make", "--no-print-directory", target], stdin=subprocess.DEVNULL, stdout=output,
                 stderr=subprocess.STDOUT, start_new_session=True, env=self._environment,
             )  # fmt: skip
-            self._running.add(process)
+            self._running[target] = process
             return process
 
     def _end(self) -> None:
         self.ended.set()
-        for process in self._running:
+        for process in self._running.values():
             os.killpg(process.pid, signal.SIGTERM)
+
+
+def lines_of(target: str) -> list[str]:
+    return (LOGS / f"{target}.log").read_text(errors="replace").splitlines()
 
 
 def main() -> int:
@@ -78,7 +86,9 @@ def main() -> int:
         thread.start()
     try:
         for thread in threads:
-            thread.join()
+            while thread.is_alive():
+                thread.join(TELL_S)
+                lanes.tell()
     except KeyboardInterrupt:
         lanes.end()
     return int(lanes.ended.is_set())
