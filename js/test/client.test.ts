@@ -282,8 +282,17 @@ describe("with servers of portcall", () => {
     abort.abort(new Error("enough"));
     await assert.rejects(third, { message: "enough" });
     first.close();
-    (await second).close();
+    await second;
+    const queued = new Promise<string>((resolve) => {
+      waits = (what) => what.includes("queue") && resolve(what);
+    });
+    const last = assert.rejects(rpc.connect(server.address, { onWait: (what) => waits(what) }), {
+      reason: "closed",
+      message: /queue/,
+    });
+    await queued;
     await server.stop();
+    await last;
   });
 
   test("a crash and an exit are told, to every request that waited and every later one", async () => {

@@ -233,11 +233,10 @@ async function shakeHands(
       deadline.waitFor(printable(decodeLeniently(message.text)));
     }
   };
-  const closed = () =>
-    new ConnectError(`${peer} closed the connection in the handshake; is it an RPC server?`, {
-      peer,
-      reason: "closed",
-    });
+  const closed = () => {
+    const why = queued ? `, while we waited for: ${deadline.waitingFor}` : "; is it an RPC server?";
+    return new ConnectError(`${peer} closed the connection in the handshake${why}`, { peer, reason: "closed" });
+  };
   try {
     deadline.waitFor("the server's answer");
     transport.send(hello);
