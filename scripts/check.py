@@ -14,6 +14,8 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
 from pathlib import Path
 
 LOGS = Path("build/check")
@@ -69,7 +71,8 @@ class Lanes:
     def _end(self) -> None:
         self.ended.set()
         for process in self._running.values():
-            os.killpg(process.pid, signal.SIGTERM)
+            with suppress(ProcessLookupError):  # it has just ended
+                os.killpg(process.pid, signal.SIGTERM)
 
 
 def lines_of(target: str) -> list[str]:
@@ -81,16 +84,15 @@ def main() -> int:
     print(f"in lanes, with what they print in {LOGS}:", *sys.argv[1:], sep="\n  ", flush=True)
     lanes = Lanes(len(sys.argv) - 1)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    threads = [threading.Thread(target=lanes.run, args=(targets.split(),)) for targets in sys.argv[1:]]
-    for thread in threads:
-        thread.start()
-    try:
-        for thread in threads:
-            while thread.is_alive():
-                thread.join(TELL_S)
+    with ThreadPoolExecutor(len(sys.argv)) as pool:
+        running = [pool.submit(lanes.run, targets.split()) for targets in sys.argv[1:]]
+        try:
+            while wait(running, TELL_S).not_done:
                 lanes.tell()
-    except KeyboardInterrupt:
-        lanes.end()
+        except KeyboardInterrupt:
+            lanes.end()
+    for lane in running:
+        lane.result()  # raises what kept it from running
     return int(lanes.ended.is_set())
 
 
