@@ -37,7 +37,7 @@ from portcall.rpc.server._messages import (
 )
 from portcall.rpc.server._options import ServerOptions
 from portcall.rpc.wire import _handshake, _tls
-from portcall.rpc.wire._endings import Ending, why_not
+from portcall.rpc.wire._endings import Ending, with_remedy
 from portcall.rpc.wire._facts import MISMATCH, PROGRESS_BYTES, PROOF_BYTES, STALE_HANDSHAKE
 
 
@@ -122,14 +122,15 @@ class Admission:
         except (BlockingIOError, ConnectionAbortedError):
             return
         except OSError as error:  # no descriptors, no memory, or an error of the network that came with a connection
-            self._log.write("overload", f"cannot accept a connection: {why_not(error)}; trying again in {PAUSE:g} s")
+            why = with_remedy(error)
+            self._log.write("overload", f"cannot accept a connection: {why}; trying again in {PAUSE:g} s")
             self.stop_accepting()
             self._retry_after(PAUSE)
             return
         try:
             self._begin(sock, peer_name(sock, address))
         except Exception as error:
-            self._log.write("overload", f"cannot serve a client: {why_not(error)}")
+            self._log.write("overload", f"cannot serve a client: {with_remedy(error)}")
             with contextlib.suppress(OSError):
                 sock.close()
         if len(self._connections.in_state(*HANDSHAKE)) >= self._options.max_handshakes:
@@ -295,7 +296,7 @@ class Admission:
             sock.setblocking(True)
             self._begin(sock, peer_name(sock, sock.getpeername()))
         except OSError as error:
-            self._log.write("overload", f"cannot serve a client: {why_not(error)}")
+            self._log.write("overload", f"cannot serve a client: {with_remedy(error)}")
             sock.close()
 
     def _ask_for_proof(self, connection: Connection) -> None:

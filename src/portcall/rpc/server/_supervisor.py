@@ -54,7 +54,7 @@ from portcall.rpc.server._silence import SilenceWatch
 from portcall.rpc.server._worker import protect_memory
 from portcall.rpc.server._zygote_process import ZygoteProcess
 from portcall.rpc.wire._address import Address
-from portcall.rpc.wire._endings import Ending, why_not
+from portcall.rpc.wire._endings import Ending, with_remedy
 from portcall.rpc.wire._facts import KILL_AGAIN, SHORT_TOKEN
 
 FOLDER_PREFIX = "portcall-server-"
@@ -307,7 +307,7 @@ class Supervisor:
 
     def on_client_error(self, connection: Connection, error: Exception) -> None:
         """An event of this connection failed: it ends, and no other."""
-        self.kill(connection, Ending("failed", detail=why_not(error)))
+        self.kill(connection, Ending("failed", detail=with_remedy(error)))
 
     def _on_deadline(self, connection: Connection) -> None:
         seconds = connection.limit if connection.serving else self._options.handshake_timeout

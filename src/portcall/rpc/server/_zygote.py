@@ -50,7 +50,7 @@ from portcall.rpc.server._worker import (
     sandbox_paths,
 )
 from portcall.rpc.wire import _zstd
-from portcall.rpc.wire._endings import why_not
+from portcall.rpc.wire._endings import with_remedy
 
 LOOK_AT_SUPERVISOR = 2.0  # seconds without an event
 _MOST_REST, _MOST_LAST_WORDS = 1 << 20, 2000  # bytes that a session left in a pipe; characters that are reported
@@ -195,7 +195,7 @@ class Zygote:
             inherited = [*descriptors, start.link, *pipes]
             pid, handle, first = self._begin(start, session, _SPAWN_WORKER, inherited, in_sandbox)
         except OSError as error:
-            self._report(SessionEnded(number, 1 << 8, f"cannot start a process: {why_not(error)}"))
+            self._report(SessionEnded(number, 1 << 8, f"cannot start a process: {with_remedy(error)}"))
             descriptors = [*descriptors, *pipes]
         else:
             self._children[handle] = Child(pid, number, pipes[0], pipes[2], first)
@@ -212,7 +212,7 @@ class Zygote:
             start = RunPump(client, clear, link, os.getpid())
             pid, handle, _ = self._begin(start, lambda: run_pump(start, self._options), _SPAWN_PUMP, descriptors)
         except OSError as error:
-            self._report(PumpStarted(order.number, f"cannot start a process: {why_not(error)}"))
+            self._report(PumpStarted(order.number, f"cannot start a process: {with_remedy(error)}"))
         else:
             self._pumps[handle] = pid
             self._report(PumpStarted(order.number))

@@ -193,7 +193,7 @@ def last_message(ending: Ending, peer_kind: str, seconds: float) -> bytes:
     return b""
 
 
-def why_not(error: Exception) -> str:
+def with_remedy(error: Exception) -> str:
     """Return what failed, with what to do where that was the limit of open files."""
     full = isinstance(error, OSError) and error.errno == errno.EMFILE
     return f"{error}{_facts.MORE_FILES if full else ''}"
