@@ -62,7 +62,7 @@ def test_import_loads_no_heavy_module_of_the_standard_library() -> None:
 
 
 def test_processes_of_sessions_load_neither_the_client_nor_what_few_sessions_use() -> None:
-    heavy = {"asyncio", "random", "shutil", "ssl", "subprocess", "tarfile", "tempfile", "logging"}
+    heavy = {"asyncio", "random", "shutil", "ssl", "subprocess", "tarfile", "tempfile", "logging", "threading"}
     unused = {f"portcall.rpc.{name}" for name in ("client._session", "client._connect", "server._supervisor")}
     loaded = loaded_by("import portcall.rpc.server._zygote")
     assert "portcall.rpc.server._worker" in loaded

@@ -62,6 +62,7 @@ class Redirected {
 }  // namespace
 
 void Isolate(const std::string& directory, pid_t parent) {
+  for (int number : {SIGINT, SIGTERM, SIGCHLD}) signal(number, SIG_DFL);
   setsid();
   if (getppid() != 0) {  // else it has numbers of processes of its own, and ends with the first of them
     prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-import threading
+from _thread import get_ident
 from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, MutableMapping, MutableSequence, Sequence
 from typing import Any, SupportsIndex, overload
 
@@ -20,7 +20,7 @@ _in_progress: set[tuple[int, int]] = set()  # (thread, address) of what is being
 
 def text_once(value: _core.Object, text: Callable[[], str], again: str) -> str:
     """Return ``text()``; or ``again`` if this is called for the same object while ``text`` runs: it holds itself."""
-    key = (threading.get_ident(), value.handle_value)
+    key = (get_ident(), value.handle_value)
     if key in _in_progress:
         return again
     _in_progress.add(key)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from types import TracebackType
 from typing import Any
 
@@ -36,6 +35,8 @@ class Stream:
     """
 
     def __init__(self, device: Device | str) -> None:
+        import threading  # here: its handlers would cost each fork of a server half of a millisecond
+
         self.handle = 0
         self.device = as_device(device)
         self.handle = self.device._stream(_CREATE)

@@ -57,7 +57,7 @@ class LocalSession(Session):
     def _own_files(self) -> Files:
         if self._files is None:
             self._files = Files()
-            self._files.enter(tempfile.mkdtemp(prefix="portcall-"))
+            self._files.enter(os.path.realpath(tempfile.mkdtemp(prefix="portcall-")))
             self._removal = weakref.finalize(self, _remove_files, self._files, os.getpid())
         return self._files
 

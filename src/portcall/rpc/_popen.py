@@ -113,7 +113,7 @@ def main() -> None:
     """
     read_fd, write_fd, directory = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     files = Files()
-    files.enter(directory)
+    files.enter(os.path.realpath(directory))
     files.register()
     register_standard_names()
     register_object_functions()

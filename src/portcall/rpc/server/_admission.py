@@ -355,15 +355,6 @@ class Admission:
         Raises:
             OSError: there is no room for it.
         """
-        connection.secret = secrets.token_hex(16)
-        options: dict[str, str] = {}
-        if connection.peer_kind == "portcall":
-            options = _handshake.extension_options(
-                connection.features, session=str(connection.number), secret=connection.secret
-            )
-        if self._options.token:
-            options["proof"] = _handshake.proof(self._options.token, "server", connection.transcript).hex()
-        reply = _handshake.server_reply(self._options.key, options).hex()
         connection.progress = os.memfd_create("portcall-progress")
         os.ftruncate(connection.progress, PROGRESS_BYTES)
         directory = os.path.join(self._base, f"session-{connection.number}")
@@ -372,7 +363,7 @@ class Admission:
         features = ",".join(sorted(connection.features))
         user = f"{connection.peer}, lease {connection.fence}" if connection.fence else connection.peer
         user += f", certificate {connection.certificate}" if connection.certificate else ""
-        facts = (connection.number, directory, reply, features, connection.certificate or "all", user)
+        facts = (connection.number, directory, features, connection.certificate or "all", user)
         descriptors = [connection.stream.fileno(), connection.progress]
         if connection.may_keep and self._options.capsules:
             verdict, connection.verdict = os.pipe()
@@ -387,12 +378,21 @@ class Admission:
         self._loop.guard(self.accept_clients)
 
     def begin(self, connection: Connection) -> None:
-        """Its process is there, and says to the client that it is let in."""
+        """Its process is there: say to the client that it is let in."""
         if connection.kill_reason is None:
             self._guard(connection, self._serve)
 
     def _serve(self, connection: Connection) -> None:
         connection.enter(State.SERVING)
+        connection.secret = secrets.token_hex(16)
+        options: dict[str, str] = {}
+        if connection.peer_kind == "portcall":
+            options = _handshake.extension_options(
+                connection.features, session=str(connection.number), secret=connection.secret
+            )
+        if self._options.token:
+            options["proof"] = _handshake.proof(self._options.token, "server", connection.transcript).hex()
+        self._send(connection, _handshake.server_reply(self._options.key, options))
         self._connections.end_after(connection, connection.limit or None)
         self._watch_end(connection, connection.stream)  # again: it may have left since
         limit = f", for at most {connection.limit:g} s" if connection.limit else ""

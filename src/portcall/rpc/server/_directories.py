@@ -11,14 +11,16 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import queue
 import resource
 import signal
 import socket
 import stat
 import sys
-import threading
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import queue
 
 MOST_DEPTH = 256  # folders that lie deeper than this count as too much: no honest session has them
 DELETING_THREADS = 3
@@ -158,6 +160,9 @@ def main() -> None:
     The only argument is the descriptor of a socket. Orders are ``DIRECTORY_ORDERS``, reports ``DIRECTORY_REPORTS`` in
     ``_messages``, one a packet.
     """
+    import queue  # here: the process that sessions are forked from has use for delete_tree alone
+    import threading
+
     for number in (signal.SIGINT, signal.SIGTERM):  # they stop the server, and its end is ours
         signal.signal(number, signal.SIG_IGN)
     os.nice(10)

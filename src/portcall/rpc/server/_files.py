@@ -31,10 +31,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import queue
-import threading
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from portcall._function import convert, register_func
 from portcall._module import Module, load_module, session_library
@@ -42,6 +40,10 @@ from portcall.inspect._machine import beside
 from portcall.rpc.server._session import LIBRARIES
 from portcall.rpc.wire import _zstd
 from portcall.rpc.wire._digests import LARGE, Background, digest_of
+
+if TYPE_CHECKING:
+    import threading
+    from queue import SimpleQueue
 
 # Those that a session in this process has, too.
 NAMES = frozenset(
@@ -80,9 +82,9 @@ class Files:
             self.functions["portcall.rpc.file_write_zstd"] = self._file_write_zstd
 
     def enter(self, root: str, store: str = "") -> None:
-        """Begin to work in a directory; ``store`` is the folder for contents that are kept."""
-        self.root = os.path.realpath(root)
-        self._enter(self.root, store)
+        """Begin to work in a directory, a path without links; ``store`` is the folder for contents that are kept."""
+        self.root = root
+        self._enter(root, store)
 
     def register(self) -> None:
         """Register the functions for the session of this process, which may begin later."""
@@ -127,20 +129,25 @@ class _Unnamed:
     """Files that were kept and are large: their digests are found in the background, before anyone asks for them."""
 
     def __init__(self) -> None:
-        self._paths: queue.SimpleQueue[str] = queue.SimpleQueue()  # one of them at a time is open
-        self._naming: Background | None = None
+        self._paths: SimpleQueue[str] | None = None  # one of them at a time is open
 
     def add(self, path: str) -> None:
         with contextlib.suppress(FileNotFoundError):  # another session makes room
-            if os.stat(path).st_size > LARGE:
-                self._paths.put(path)
-                self._naming = self._naming or Background(self._name_all)
+            if os.stat(path).st_size <= LARGE:
+                return
+            if self._paths is None:
+                from queue import SimpleQueue
 
-    def _name_all(self, stop: threading.Event) -> None:
-        while True:
-            new = Path(self._paths.get())
-            with contextlib.suppress(OSError), new.open("rb") as file:  # it may have gone, or have its name already
-                new.rename(new.with_name(f"{new.stem}-{digest_of(file.fileno(), stop)}"))
+                self._paths = paths = SimpleQueue[str]()
+                Background(lambda stop: _name_all(paths, stop))
+            self._paths.put(path)
+
+
+def _name_all(paths: SimpleQueue[str], stop: threading.Event) -> None:
+    while True:
+        new = Path(paths.get())
+        with contextlib.suppress(OSError), new.open("rb") as file:  # it may have gone, or have its name already
+            new.rename(new.with_name(f"{new.stem}-{digest_of(file.fileno(), stop)}"))
 
 
 def check_kind(value: object, kind: type, what: str) -> None:

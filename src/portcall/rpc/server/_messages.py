@@ -48,7 +48,6 @@ class StartSession(Message):
 
     Attributes:
         directory: the session's own, empty.
-        reply: what the client is sent first, in hexadecimal: nothing of the session may come before it.
         features: the extensions that the session uses, separated by commas.
         credential: a name for what the client showed: those with one name may see each other's files, if they know
             them.
@@ -58,7 +57,6 @@ class StartSession(Message):
     descriptors: ClassVar[int] = 2
     number: int
     directory: str
-    reply: str
     features: str
     credential: str
     user: str
@@ -116,11 +114,7 @@ class ImportFailed(Message):
 
 @dataclass(frozen=True)
 class SessionStarted(Message):
-    """The answer to StartSession: the worker's process id.
-
-    The worker sends it itself, before it does anything else: if the zygote ends, the supervisor ends the processes that
-    the session started, whatever the zygote had still to say.
-    """
+    """The answer to StartSession: the worker's process id, which is that of its group, too."""
 
     number: int
     pid: int
@@ -183,9 +177,8 @@ class StartWorker(Message):
     Attributes:
         number: of the session.
         directory: the session's own, empty. The worker makes ``files`` in it, for what the client sends, and ``tmp``.
-        reply, features, credential, user: as in StartSession.
+        features, credential, user: as in StartSession.
         client: descriptor of the client's bytes in clear.
-        link: descriptor of the zygote's link to the supervisor, for SessionStarted alone.
         progress: descriptor of the shared memory in which the supervisor reads how far the session is.
         parent: process id of the zygote. The worker ends with it.
         stdout, stderr: pipes for what the session prints: the end to read and the end to write of each.
@@ -194,12 +187,10 @@ class StartWorker(Message):
 
     number: int
     directory: str
-    reply: str
     features: str
     credential: str
     user: str
     client: int
-    link: int
     progress: int
     parent: int
     stdout: list[int]

@@ -20,7 +20,6 @@ import os
 import re
 import signal
 import site
-import socket
 import sys
 import traceback
 from collections.abc import Callable
@@ -32,13 +31,11 @@ from portcall._function import convert, get_global_func, list_global_func_names
 from portcall._module import Module, load_module, session_library
 from portcall.rpc.client import _errors as _errors  # the classes of the errors that functions of a client raise
 from portcall.rpc.server._files import Files
-from portcall.rpc.server._link import Link
 from portcall.rpc.server._messages import (
     WORKER_ARGUMENTS,
     Accepted,
     Configure,
     Message,
-    SessionStarted,
     StartWorker,
     decode,
 )
@@ -93,6 +90,7 @@ def load_user_code(options: ServerOptions) -> Offer:
     files = Files(options.disk_limit, keeps=not in_farm)
     files.register()
     register_object_functions()
+    allow_interrupts()
     return Offer([*OFFERED, *options.expose, *(_FNMATCH_SPECIAL.sub(r"\\\1", name) for name in added)], files)
 
 
@@ -116,9 +114,6 @@ def run_python_file(number: int, path: str) -> None:
 
 def run_session(start: StartWorker, options: ServerOptions, load: Callable[[], Offer], in_sandbox: bool = False) -> int:
     """Serve one client in this process, which the sandbox started, or not; return the exit code."""
-    with Link.adopt(start.link) as link:
-        link.send(SessionStarted(start.number, own_number()))
-    send_reply(start)
     client = start.client
     if start.verdict:
         from portcall.rpc.server._capsules import keep_session  # few sessions are kept
@@ -137,7 +132,6 @@ def run_session(start: StartWorker, options: ServerOptions, load: Callable[[], O
     timer.enter(start.progress)
     session_library()["limit_resources"](options.memory_limit, options.disk_limit, options.cpu_limit)
     offer.files.enter(os.getcwd(), contents)
-    allow_interrupts()
     pipes = [*start.stdout, *start.stderr] if features else []  # a client that may read an account of its end
     failed = session_library()["serve"](
         client, offer.patterns, options.max_frame, constructor(options, offer.patterns, features), start.progress,
@@ -146,28 +140,14 @@ def run_session(start: StartWorker, options: ServerOptions, load: Callable[[], O
     return DEVICE_FAILED if failed else 0
 
 
-def own_number() -> int:
-    """Return the id of this process as those outside of a sandbox have it, whose /proc this is."""
-    return os.getpid() if os.getppid() else int(os.readlink("/proc/self"))
-
-
 def flush_output() -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
 
 
-def send_reply(start: StartWorker) -> None:
-    """Tell the client that it is let in. One that has left is noticed by the session."""
-    client = socket.socket(fileno=os.dup(start.client))
-    with client, contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        client.sendall(bytes.fromhex(start.reply))
-
-
 def isolate_process(start: StartWorker) -> None:
     """Become a separate process, which ends with its parent, in the session's directory."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
-        signal.signal(number, signal.SIG_DFL)
     session_library()["isolate"](start.directory, start.parent)
     os.environ["PWD"] = os.getcwd()
     os.environ["TMPDIR"] = temporary = os.path.join(start.directory, "tmp")

@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from portcall._function import convert
 from portcall._module import session_library
 from portcall.rpc.server._directories import delete_tree
 from portcall.rpc.server._link import Link
@@ -33,6 +34,7 @@ from portcall.rpc.server._messages import (
     RunPump,
     SessionEnded,
     SessionKilled,
+    SessionStarted,
     StartPump,
     StartSession,
     StartWorker,
@@ -112,6 +114,7 @@ class Zygote:
         self._reason = "of --no-fork" if self._options.no_fork else threads_in_the_way()
         if not self._reason:
             _zstd.is_available()  # so that each session need not
+            convert(flush_output)()  # likewise: the core finds the end of this thread's stack
             if self._options.sandbox:
                 sandbox_paths(self._options)  # likewise
         gc.collect()
@@ -185,20 +188,20 @@ class Zygote:
             pipes += os.pipe()
             pipes += os.pipe()
             start = StartWorker(
-                number, order.directory, order.reply, order.features, order.credential, order.user, client,
-                self._link.fileno(), progress, os.getpid(), pipes[:2], pipes[2:],
-                verdict,
+                number, order.directory, order.features, order.credential, order.user, client, progress, os.getpid(),
+                pipes[:2], pipes[2:], verdict,
             )  # fmt: skip
             # A session's process starts what keeps it, or writes down its calls, before it is in its sandbox.
             in_sandbox = bool(self._options.sandbox and not (self._reason or verdict or self._options.audit))
             session = lambda: run_session(start, self._options, self._loaded, in_sandbox)  # noqa: E731
-            inherited = [*descriptors, start.link, *pipes]
+            inherited = [*descriptors, *pipes]
             pid, handle, first = self._begin(start, session, _SPAWN_WORKER, inherited, in_sandbox)
         except OSError as error:
             self._report(SessionEnded(number, 1 << 8, f"cannot start a process: {with_remedy(error)}"))
             descriptors = [*descriptors, *pipes]
         else:
             self._children[handle] = Child(pid, number, pipes[0], pipes[2], first)
+            self._report(SessionStarted(number, pid))
             descriptors = [*descriptors, pipes[1], pipes[3]]
         for descriptor in descriptors:
             os.close(descriptor)

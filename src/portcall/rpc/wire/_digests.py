@@ -7,8 +7,11 @@ import contextlib
 import hashlib
 import os
 import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import threading
 
 PIECE = 4 << 20  # bytes that are read, and sent, at once
 LARGE = 8 << 20  # a file of fewer is sent again as a whole if it broke off, and its digest is found when it is needed
@@ -50,6 +53,8 @@ class Background:
     """
 
     def __init__(self, task: Callable[[threading.Event], object]) -> None:
+        import threading  # here: few sessions have large files, and its handlers would cost each fork
+
         self._task = task
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="portcall-digest", daemon=True)
@@ -63,5 +68,5 @@ class Background:
     def _run(self) -> None:
         with contextlib.suppress(OSError):
             if sys.platform == "linux":  # where each thread has a priority
-                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST_PRIORITY)
+                os.setpriority(os.PRIO_PROCESS, self._thread.native_id or 0, _LOWEST_PRIORITY)
             self._task(self._stop)
