@@ -178,6 +178,8 @@ STRANGERS = [("graph", "rpc"), ("vm", "rpc"), ("vm", "graph")]
 # Imports inside of functions: optional dependencies, what only printing needs, and portcall's own (judged as all are).
 LATE_IMPORTS = {
     "torch",  # of tvm_ffi.use_torch_stream, which is given torch's streams
+    "threading",  # its handlers would run at each fork of a server, which has no threads
+    "queue",  # imports it
     "numpy",
     "ml_dtypes",
     "onnxruntime",
