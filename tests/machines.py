@@ -29,6 +29,23 @@ LAPTOP = {
     "sys/class/thermal/thermal_zone0/trip_point_1_temp": "105000\n",
     "sys/class/thermal/thermal_zone1/temp": "61000\n",
     "sys/class/thermal/cooling_device0/cur_state": "2\n",
+    "sys/class/powercap/intel-rapl:1/name": "package-1\n",
+    "sys/class/powercap/intel-rapl:1/energy_uj": "9000000\n",
+    "sys/class/powercap/intel-rapl:0/name": "package-0\n",
+    "sys/class/powercap/intel-rapl:0/energy_uj": "7\n",
+    "sys/class/powercap/intel-rapl:0/max_energy_range_uj": "262143328850\n",
+    "sys/class/powercap/intel-rapl:0:0/name": "core\n",
+    "sys/class/powercap/intel-rapl:0:0/energy_uj": "5\n",
+    "sys/class/powercap/intel-rapl:2/name": "psys\n",  # has the packages in it
+    "sys/class/powercap/intel-rapl:2/energy_uj": "100\n",
+    "sys/class/hwmon/hwmon0/power1_input": "5000000\n",
+}
+AMD = {
+    "sys/class/hwmon/hwmon3/name": "amd_energy\n",
+    "sys/class/hwmon/hwmon3/energy1_input": "7\n",
+    "sys/class/hwmon/hwmon3/energy1_label": "Ecore000\n",
+    "sys/class/hwmon/hwmon3/energy2_input": "9\n",
+    "sys/class/hwmon/hwmon3/energy2_label": "Esocket0\n",
 }
 PI = {
     "proc/loadavg": "1.00 1.00 1.00 1/90 5\n",
@@ -36,6 +53,9 @@ PI = {
     "sys/fs/cgroup/cpu/board/cpu.stat": "nr_periods 3\nthrottled_time 99\n",
     "sys/class/thermal/thermal_zone0/temp": "48312\n",
     "sys/class/hwmon/hwmon1/in0_lcrit_alarm": "1\n",
+    "sys/class/hwmon/hwmon2/name": "ina226\n",
+    "sys/class/hwmon/hwmon2/power1_input": "2000000\n",
+    "sys/class/hwmon/hwmon2/power2_input": "x\n",
 }
 TREES: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
     "laptop": (
@@ -44,14 +64,19 @@ TREES: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
             "stolen_ns": 2_500_000_000, "load1": 0.45, "running": 3, "quota_ns": 12_000, "swap_in": 17,
             "governor": ["powersave"], "clock_hz": [2_400_000_000], "clock_max_hz": 3_600_000_000, "throttles": 7,
             "temperature_c": 61.0, "critical_c": 105.0, "cooling": 2, "waited_ns": 70_000,
-            "rss_bytes": 1 << 20, "peak_bytes": 2 << 20,
+            "rss_bytes": 1 << 20, "peak_bytes": 2 << 20, "energy_from": ["package-0", "package-1"],
+            "energy_uj": [7, 9_000_000], "energy_range_uj": [262_143_328_850, 0],
         },
     ),
-    "pi": (PI, {"load1": 1.0, "running": 1, "quota_ns": 99, "temperature_c": 48.312, "undervoltage": 1}),
+    "pi": (PI, {"load1": 1.0, "running": 1, "quota_ns": 99, "temperature_c": 48.312, "undervoltage": 1,
+                "energy_from": ["ina226"], "power_uw": [2_000_000]}),
+    "amd": (AMD, {"energy_from": ["amd_energy Esocket0"], "energy_uj": [9], "energy_range_uj": [0]}),
     "nothing": ({}, {}),
     "damaged": (
         {"proc/stat": "cpu ", "proc/loadavg": "x", "proc/self/cgroup": ":::\n0:", "proc/self/status": "VmRSS:",
          "proc/thread-self/schedstat": "", "sys/class/thermal/thermal_zone0/temp": "\"\\\n",
+         "sys/class/powercap/intel-rapl:0/name": "package-0\n", "sys/class/powercap/intel-rapl:0/energy_uj": "-1\n",
+         "sys/class/hwmon/hwmon0/power1_input": "",
          "sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq": "<unknown>\n"},
         {},
     ),

@@ -18,7 +18,7 @@ CORE = ROOT / "core"
 # import each other. `portcall` itself is the last line but one: it only names what others define.
 HOUSE = [
     ("", "_folders errors _html _input _renamed _signature _timing extras", "_archive _plugins", "_compilers"),
-    ("bench", "_energy _report_style _units", "_chart _stored", "_statistics _comparison", "_result"),
+    ("bench", "_report_style _units", "_chart _stored", "_statistics _comparison", "_result"),
     (
         "",
         "_core",

@@ -14,12 +14,10 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Protocol
 
 from portcall import _core
-from portcall.bench._energy import Meter
 from portcall.bench._units import format_duration
 from portcall.errors import FunctionNotFoundError, RemoteError
 
 FUNCTION = "portcall.rpc.conditions"
-ROOT = "/"  # of the sensors' files
 WAITED, ASLEEP, STOLEN = 0.02, 0.02, 0.01  # shares of the time above which they are told
 CLOCK = 1.03  # the chain of multiplications takes so many times as long
 OTHERS = 0.02  # share of the time that other threads of the process worked, above which ours may wait for them
@@ -46,6 +44,11 @@ class Finding:
         return asdict(self)
 
 
+_LISTS = {
+    "governor": str, "clock_hz": int, "energy_from": str, "energy_uj": int, "energy_range_uj": int, "power_uw": int,
+}  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Reading:
     """One reading of a machine, by the thread that works there.
@@ -63,8 +66,11 @@ class Reading:
         temperature_c, critical_c: the hottest zone, and where the machine turns itself off.
         throttles, cooling, undervoltage: how often heat or power slowed cores; states of coolers; alarms. All added up.
         swap_in: pages that were read from swap.
-        energy_j: what sensors counted since the first reading of a measurement; energy_from: their names. This machine
-            only: servers do not tell.
+        energy_from: names of sensors of energy or power, the first kind that can be read: the processors' packages by
+            RAPL (since Linux 5.10 for root only), counters of energy of hwmon, power of hwmon.
+        energy_uj, energy_range_uj: what each has counted, and after how much it begins again, 0 if that is not told.
+        power_uw: what each says now, where they tell power.
+        energy_j: what they counted since the first reading of a measurement; power is taken for even in between.
         hidden: 1 where it is a browser's tab in the background.
         cpus, cpus_allowed: processors that are on, and that the process may use; memory_bytes: of the machine.
     """
@@ -92,8 +98,11 @@ class Reading:
     cooling: int | None = None
     undervoltage: int | None = None
     swap_in: int | None = None
-    energy_j: float | None = None
     energy_from: list[str] = field(default_factory=list)
+    energy_uj: list[int] = field(default_factory=list)
+    energy_range_uj: list[int] = field(default_factory=list)
+    power_uw: list[int] = field(default_factory=list)
+    energy_j: float | None = None
     hidden: int | None = None
     cpus: int | None = None
     cpus_allowed: int | None = None
@@ -115,8 +124,8 @@ class Reading:
         kept: dict[str, Any] = {}
         for each in fields(cls):
             value = given.get(each.name)
-            if each.name in ("governor", "clock_hz", "energy_from"):
-                kind = int if each.name == "clock_hz" else str
+            if each.name in _LISTS:
+                kind = _LISTS[each.name]
                 if isinstance(value, list) and all(type(item) is kind for item in value):
                     kept[each.name] = value
             elif type(value) in (int, float):
@@ -144,18 +153,41 @@ def reader(session: Session | None = None) -> Reader:
     except (FunctionNotFoundError, RemoteError):
         return lambda: None
 
-    meter = Meter(ROOT) if session is None else None
+    meter = Meter()
 
     def read() -> Reading | None:
         try:
-            reading = Reading.from_json(ask(True)) if ask else None
-            if reading is None or meter is None or (joules := meter.read()) is None:
-                return reading
-            return replace(reading, energy_j=joules, energy_from=meter.names)
+            return meter.add(Reading.from_json(ask(True))) if ask else None
         except (RemoteError, ValueError, TypeError):
             return None
 
     return read
+
+
+class Meter:
+    """Adds up what the sensors of a machine count from its first reading on."""
+
+    def __init__(self) -> None:
+        self._last: Reading | None = None
+        self._joules = 0.0
+
+    def add(self, reading: Reading) -> Reading:
+        """Return the reading with the joules so far, or as it is where no sensor tells."""
+        if not reading.energy_from:
+            return reading
+        last = self._last
+        if last is None or last.energy_from == reading.energy_from:  # else it is looked at later
+            self._last = reading
+        if last is not None and last is not self._last:
+            seconds = ((reading.time_ns or 0) - (last.time_ns or 0)) * 1e-9
+            counted = zip(last.energy_uj, reading.energy_uj, reading.energy_range_uj, strict=False)
+            powers = zip(last.power_uw, reading.power_uw, strict=False)
+            self._joules += 1e-6 * (sum(_grown(*each) for each in counted) + sum(map(sum, powers)) / 2 * seconds)
+        return replace(reading, energy_j=self._joules)
+
+
+def _grown(before: int, after: int, wraps_at: int) -> int:
+    return after - before if after >= before else after + wraps_at - before if wraps_at > before else 0
 
 
 def check_machine(reading: Reading | None = None) -> list[Finding]:

@@ -103,7 +103,7 @@ class BenchCommand(Command):
 @click.option("--html", type=click.Path(dir_okay=False), metavar="FILE", help="Write a report, a page in one file.")
 @click.option("--junit", type=click.Path(dir_okay=False), metavar="FILE", help="Write the answer as a test of JUnit.")
 @click.option("--pyperf", type=click.Path(dir_okay=False), metavar="FILE", help="Write the windows as pyperf's JSON.")
-@click.option("--energy", is_flag=True, help="Say how many joules a call takes, where a sensor here tells.")
+@click.option("--energy", is_flag=True, help="Say how many joules a call takes, where a sensor tells.")
 @click.option("--keep", is_flag=True, help="With --farm: keep the figure in the farm's history, for the place's page.")
 @click.option("--strict", is_flag=True, help="Exit with 6 when anything makes the numbers doubtful.")
 @click.pass_context
