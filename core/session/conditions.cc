@@ -243,62 +243,47 @@ void AddHeat(Writer& to, const std::string& root) {
   to.Add("undervoltage", low);
 }
 
-// What is in a folder with that begin and end of its name, in order.
-std::vector<std::string> Sorted(const std::string& folder, const char* begin, const std::string& end = "") {
-  std::vector<std::string> found;
-  ForEach(folder, begin, [&](const std::string& path) {
-    if (path.size() >= end.size() && path.compare(path.size() - end.size(), end.size(), end) == 0)
-      found.push_back(path);
-  });
-  std::sort(found.begin(), found.end());
-  return found;
-}
-
 // Sensors of energy or power, as the items of lists of JSON.
 struct Sensors {
   std::string names, numbers, ranges;
 
-  void Add(std::string name, int64_t number, int64_t range) {
+  void Add(const std::string& name, int64_t number, int64_t range = 0) {
     if (number < 0) return;
-    for (char& c : name) {
-      if (c < ' ' || c > '~' || c == '"' || c == '\\') c = '?';
-    }
-    const char* comma = names.empty() ? "" : ",";
-    names += comma + ('"' + name + '"');
-    numbers += comma + std::to_string(number);
-    ranges += comma + std::to_string(std::max<int64_t>(range, 0));
+    const char* comma = names.empty() ? "\"" : ",\"";
+    names.append(comma).append(name, 0, name.find_first_of("\"\\")) += '"';
+    numbers.append(comma, std::strlen(comma) - 1) += std::to_string(number);
+    ranges.append(comma, std::strlen(comma) - 1) += std::to_string(range > 0 ? range : 0);
   }
 };
-
-// The processors' packages by RAPL, which since Linux 5.10 only root may read. A zone inside of another has two colons.
-Sensors Packages(const std::string& root) {
-  Sensors found;
-  for (const std::string& zone : Sorted(root + "/sys/class/powercap", "")) {
-    const std::string name = FirstLine(zone + "/name"), file = zone.substr(zone.rfind('/'));
-    if (file.find("-rapl:") == std::string::npos || std::count(file.begin(), file.end(), ':') != 1) continue;
-    if (name.compare(0, 7, "package") != 0) continue;
-    found.Add(name, NumberIn(zone + "/energy_uj"), NumberIn(zone + "/max_energy_range_uj"));
-  }
-  return found;
-}
 
 // Those of the board, by hwmon: `kind` is energy, or power. A core's energy is in that of its socket.
 Sensors OfBoard(const std::string& root, const char* kind) {
   Sensors found;
-  for (const std::string& chip : Sorted(root + "/sys/class/hwmon", "hwmon")) {
-    for (const std::string& file : Sorted(chip, kind, "_input")) {
-      const std::string label = FirstLine(file.substr(0, file.rfind('_')) + "_label");
-      const std::string name = FirstLine(chip + "/name");
-      if (label.compare(0, 5, "Ecore") == 0) continue;
-      found.Add(name + (name.empty() || label.empty() ? "" : " ") + label, NumberIn(file), 0);
+  ForEach(root + "/sys/class/hwmon", "hwmon", [&](const std::string& chip) {
+    const std::string name = FirstLine(chip + "/name");
+    for (int i = 1;; ++i) {
+      const std::string sensor = chip + '/' + kind + std::to_string(i);
+      const int64_t number = NumberIn(sensor + "_input");
+      if (number < 0) return;
+      const std::string label = FirstLine(sensor + "_label");
+      if (label.compare(0, 5, "Ecore") != 0) found.Add(label.empty() ? name : name + ' ' + label, number);
     }
-  }
+  });
   return found;
 }
 
-// The first kind of sensors that can be read: the kinds tell the same energy.
+// The first kind of sensors that can be read, since the kinds tell the same energy: the processors' packages by RAPL, which
+// since Linux 5.10 only root may read, then those of the board.
 void AddEnergy(Writer& to, const std::string& root) {
-  Sensors found = Packages(root);
+  Sensors found;
+  for (int i = 0;; ++i) {
+    const std::string zone = root + "/sys/class/powercap/intel-rapl:" + std::to_string(i),
+                      name = FirstLine(zone + "/name");
+    if (name.empty()) break;
+    if (name.compare(0, 7, "package") == 0) {
+      found.Add(name, NumberIn(zone + "/energy_uj"), NumberIn(zone + "/max_energy_range_uj"));
+    }
+  }
   if (found.names.empty()) found = OfBoard(root, "energy");
   const bool counted = !found.names.empty();
   if (!counted) found = OfBoard(root, "power");
