@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import gc
+import importlib
 import os
 import select
 import signal
@@ -114,6 +115,10 @@ class Zygote:
         self._reason = "of --no-fork" if self._options.no_fork else threads_in_the_way()
         if not self._reason:
             _zstd.is_available()  # so that each session need not
+            if self._options.audit:
+                importlib.import_module("portcall.rpc.server._audit")  # likewise
+            if self._options.capsules:
+                importlib.import_module("portcall.rpc.server._capsules")  # likewise
             convert(flush_output)()  # likewise: the core finds the end of this thread's stack
             if self._options.sandbox:
                 sandbox_paths(self._options)  # likewise
