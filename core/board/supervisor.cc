@@ -362,7 +362,8 @@ void Supervisor::Drop(Connection* connection, const Ending& ending) {
   log_.Write(Event::kDropped, connection->peer + " " + ending.Text(), connection->number,
              {{"peer", Quoted(connection->peer)}, {"how", Quoted(ending.how)}});
   if (connection->portcall && ending.how == "failed") {
-    const std::string notice = Notice(std::string(kNotOpened) + ending.detail);
+    const bool known = connection->state > State::kProving;
+    const std::string notice = Notice(std::string(kNotOpened).append(known ? ending.detail : kSeeLog));
     send(connection->socket.get(), notice.data(), notice.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
   }
   Forget(connection);

@@ -53,6 +53,8 @@ constexpr double kDeleteTimeout = 3.0;
 constexpr std::string_view kNameless = "a function without a name";
 // How the last notice begins that a client without a session gets.
 constexpr std::string_view kNotOpened = "a session, which the server cannot open: ";
+// What follows for a client that has not shown who it is.
+constexpr std::string_view kSeeLog = "its log says why";
 // What to do where a server can open no more files.
 constexpr std::string_view kMoreFiles = "; let it open more (ulimit -n, or LimitNOFILE= of its service), or limit its sessions (--max-sessions)";
 // What the log says after SIGKILL.

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "bytes/byte_order.h"
+#include "facts/server.h"
 #include "facts/wire.h"
 #include "portcall/module.h"
 #include "portcall/sha256.h"
@@ -161,6 +162,7 @@ class Handshake {
     for (size_t done = 0; done < size;) {
       const ssize_t n = recv(fd_, data.data() + done, size - done, 0);
       const bool ended = n == 0 || (n < 0 && errno == ECONNRESET);
+      if (ended && !told_.empty()) FailToConnect(address_, "waited for " + told_);
       if (ended && proving_) Refuse("the server refused the token; is it the one that it was started with?");
       if (ended) FailToConnect(address_, "the server closed the connection");
       if (n < 0) CheckFailure();
@@ -180,6 +182,7 @@ class Handshake {
       if (size > kMaxKeyBytes) FailToConnect(address_, kStrange);
       std::string text = Read(size);
       if (code == kMagic) return text;
+      if (text.rfind(kNotOpened, 0) == 0) told_ = text;
     }
   }
 
@@ -188,6 +191,7 @@ class Handshake {
   double timeout_;
   bool proving_ = false;
   std::string transcript_;  // all bytes that both sides said
+  std::string told_;        // why the server opens no session
 };
 
 // Whether objects can travel by value: libportcall_ir, if it is beside the core, saves and reads them.

@@ -11,6 +11,7 @@ import { fileURLToPath } from "node:url";
 import { setFlagsFromString } from "node:v8";
 import { runInNewContext } from "node:vm";
 import { FunctionNotFoundError, RemoteError, RPCError, rpc, SessionClosedError } from "../src/index.js";
+import { NOT_OPENED, NOTICE } from "../src/rpc/wire/facts.js";
 import { ROOT } from "./captures.js";
 import { ended, PYTHON, portcallServer, portcallServerWith, type Running, start, tvmServer } from "./servers.js";
 
@@ -418,6 +419,18 @@ describe("with other peers", () => {
       await new Promise((resolve) => server.close(resolve));
     });
   }
+
+  test("a server that opens no session says why", async () => {
+    const text = Buffer.from(`${NOT_OPENED}no room`);
+    const head = Buffer.alloc(8);
+    head.writeInt32LE(NOTICE);
+    head.writeInt32LE(text.length, 4);
+    const { server, address } = await answering((socket) => {
+      socket.once("data", () => socket.end(Buffer.concat([head, text])));
+    });
+    await assert.rejects(rpc.connect(address), { name: "ConnectError", reason: "not-opened", message: /no room/ });
+    await new Promise((resolve) => server.close(resolve));
+  });
 
   test("a peer that is silent is given up", async () => {
     const { server, address } = await answering((socket) => socket.resume());

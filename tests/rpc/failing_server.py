@@ -62,5 +62,7 @@ def disarm(number: int, frame: object) -> None:
 if __name__ == "__main__":
     signal.signal(signal.SIGUSR1, arm)
     signal.signal(signal.SIGUSR2, disarm)
-    options = ServerOptions(port=0, log="json", imports=(sys.argv[1],), work_dir=sys.argv[2], handshake_timeout=20)
+    options = ServerOptions(
+        port=0, log="json", imports=(sys.argv[1],), work_dir=sys.argv[2], token=sys.argv[3], handshake_timeout=20
+    )
     serve(options, lambda address: say(address))

@@ -93,6 +93,12 @@ class RawClient:
                 assert code == MAGIC, hex(code)
                 return words
 
+    def read_notice(self) -> str:
+        """What a server says to a client that it does not let in: the text of its last notice."""
+        code, size = struct.unpack("<ii", self.read(8))
+        assert code == NOTICE, hex(code)
+        return self.read(size).decode()
+
     def read_frame(self) -> tuple[int, bytes]:
         (size,) = struct.unpack("<Q", self.read(8))
         data = self.read(size)

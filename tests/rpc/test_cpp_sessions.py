@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from portcall import Module, errors, get_global_func, graph, toolchain
+from portcall.rpc.wire import _handshake
+from portcall.rpc.wire._facts import NOT_OPENED
 from rpc.raw_client import MAGIC
 from rpc.relay import read, saying
 from rpc.serving import Program, serving
@@ -103,6 +105,15 @@ def test_core_refuses_what_is_no_handshake(answer: bytes) -> None:
         sock.sendall(answer)
 
     with saying(say, shake_hands=False) as port, pytest.raises(errors.ConnectError):
+        connect(f"127.0.0.1:{port}")
+
+
+def test_core_says_why_a_server_opens_no_session() -> None:
+    def say(sock: socket.socket) -> None:
+        read(sock, struct.unpack("<ii", read(sock, 8))[1])
+        sock.sendall(_handshake.notice(NOT_OPENED + "no room"))
+
+    with saying(say, shake_hands=False) as port, pytest.raises(errors.ConnectError, match=f"{NOT_OPENED}no room"):
         connect(f"127.0.0.1:{port}")
 
 

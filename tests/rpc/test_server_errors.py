@@ -22,8 +22,9 @@ from portcall.rpc import ServerOptions
 from portcall.rpc.server._link import Link
 from portcall.rpc.server._messages import ZYGOTE_REPORTS, SessionEnded, StartSession
 from portcall.rpc.server._zygote import Zygote
+from portcall.rpc.wire._facts import NOT_OPENED, SEE_LOG
 from rpc.processes import children_of, command_of, descendants_of
-from rpc.raw_client import RETURN, RawClient, integer, text
+from rpc.raw_client import RETURN, RawClient, hello, integer, text
 from rpc.serving import FUNCTIONS, Serving, serving
 from rpc.soak import soak
 
@@ -35,13 +36,13 @@ BROKEN = (OSError, EOFError, AssertionError)  # what a client sees whose session
 class FailingServer:
     """``failing_server.py``, at work; a context manager that stops it and looks for what it left."""
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, place: Path, token: str = "") -> None:
         (place / "functions.py").write_text(FUNCTIONS + ORPHAN)
         self.work = place / "work"
         self.work.mkdir()
         self.log = (place / "log").open("w+")
         self.process = subprocess.Popen(
-            [sys.executable, str(PROGRAM), str(place / "functions.py"), str(self.work)],
+            [sys.executable, str(PROGRAM), str(place / "functions.py"), str(self.work), token],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, text=True,
         )  # fmt: skip
         self.address = self.line()
@@ -149,6 +150,17 @@ def test_supervisor_error_in_any_call_ends_one_client_at_most(tmp_path: Path) ->
                 fired = failing_call(server, work, call, name)
                 assert f"fired {name} " in fired or call > 1, fired
         assert bystander.echo(10) == 10
+
+
+def test_supervisor_tells_no_stranger_what_failed(tmp_path: Path) -> None:
+    with FailingServer(tmp_path, "a token of 16 letters") as server, RawClient(server.address) as client:
+        server.arm(1, "urandom")
+        client.send(hello("", " -portcall=1 -nonce=1"))
+        assert client.read_notice() == NOT_OPENED + SEE_LOG
+        assert client.at_end()
+        assert server.disarm()
+        server.log.seek(0)
+        assert "an error for trial" in server.log.read()
 
 
 @pytest.mark.campaign

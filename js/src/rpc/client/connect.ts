@@ -24,7 +24,7 @@ import {
   withTls,
 } from "../transport/transport.js";
 import { decodeLeniently } from "../wire/bytes.js";
-import { Code, ENDINGS, type Feature, NOTICE, PROTOCOL_VERSION, UNKNOWN } from "../wire/facts.js";
+import { Code, ENDINGS, type Feature, NOT_OPENED, NOTICE, PROTOCOL_VERSION, UNKNOWN } from "../wire/facts.js";
 import {
   checkAccepted,
   checkKey,
@@ -235,7 +235,8 @@ async function shakeHands(
   };
   const closed = () => {
     const why = queued ? `, while we waited for: ${deadline.waitingFor}` : "; is it an RPC server?";
-    return new ConnectError(`${peer} closed the connection in the handshake${why}`, { peer, reason: "closed" });
+    const reason = deadline.waitingFor.startsWith(NOT_OPENED) ? "not-opened" : "closed";
+    return new ConnectError(`${peer} closed the connection in the handshake${why}`, { peer, reason });
   };
   try {
     deadline.waitFor("the server's answer");

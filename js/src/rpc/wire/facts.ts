@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Facts that other languages have, too.
 
+/** How the last notice begins that a client without a session gets. */
+export const NOT_OPENED = "a session, which the server cannot open: ";
 /** The answer about a session that the server does not remember. */
 export const UNKNOWN = "unknown";
 

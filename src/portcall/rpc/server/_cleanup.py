@@ -18,7 +18,7 @@ from portcall.rpc.server._log import Log
 from portcall.rpc.server._loop import Loop, run_all
 from portcall.rpc.server._options import ServerOptions
 from portcall.rpc.wire._endings import Ending, Progress, ending_of, last_message, told_by
-from portcall.rpc.wire._facts import LINGER, NOT_OPENED, PROGRESS_BYTES
+from portcall.rpc.wire._facts import LINGER, NOT_OPENED, PROGRESS_BYTES, SEE_LOG
 from portcall.rpc.wire._handshake import notice
 
 DISK_INTERVAL = 1.0
@@ -68,7 +68,8 @@ class Cleanup:
         if connection.serving and progress.at_boundary:
             message = last_message(ending, connection.peer_kind, connection.limit)
         elif not connection.pid and connection.peer_kind == "portcall" and ending.how in ("failed", "unstarted"):
-            message = notice(NOT_OPENED + ending.detail)  # no process has said to the client that it is let in
+            known = connection.state not in (State.GREETING, State.PROVING)
+            message = notice(NOT_OPENED + (ending.detail if known else SEE_LOG))  # it was not let in
         stream, link = connection.stream, connection.link
         steps = [
             lambda: self._loop.forget(stream.fileno()),

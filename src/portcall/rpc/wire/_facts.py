@@ -101,6 +101,8 @@ DELETE_TIMEOUT = 3.0
 NAMELESS = "a function without a name"
 # How the last notice begins that a client without a session gets.
 NOT_OPENED = "a session, which the server cannot open: "
+# What follows for a client that has not shown who it is.
+SEE_LOG = "its log says why"
 # What to do where a server can open no more files.
 MORE_FILES = "; let it open more (ulimit -n, or LimitNOFILE= of its service), or limit its sessions (--max-sessions)"
 # What the log says after SIGKILL.
