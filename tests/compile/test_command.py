@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner
 from onnx import helper, numpy_helper
 
+from compile.reference import make
 from compile.test_models import branches, random
 from portcall import compile
 from portcall.cli import cli
@@ -70,6 +71,19 @@ def test_run_compiles_a_model_once_and_again_when_it_changes(model: Path, tmp_pa
     onnx.save(changed, model)
     portcall("run", model, "--fill", "random")
     assert len(list(kept.iterdir())) == 2
+
+
+def test_run_fixes_shapes_by_the_arrays_where_a_model_needs_them(tmp_path: Path, model: Path) -> None:
+    layer = helper.make_node("LSTM", ["x", "w", "r"], ["y"], hidden_size=2)
+    onnx.save(make([layer], {"x": ["n", 1, 3]}, ["y"], {"w": random(1, 8, 3), "r": random(1, 8, 2)}), model)
+    np.save(tmp_path / "x.npy", random(5, 1, 3))
+    done = portcall("run", model, "--input", f"x=@{tmp_path / 'x.npy'}")
+    assert done["outputs"]["y"]["shape"] == [5, 1, 1, 2]
+    assert "--shape" in portcall("run", model, "--input", "x=random", code=1)["error"]["next"]
+    assert (
+        "--runtime graph"
+        in portcall("compile", model, "--runtime", "vm", "-o", tmp_path / "m.so", code=1)["error"]["next"]
+    )
 
 
 def test_run_compiles_a_model_for_the_machine_of_a_server(model: Path, tmp_path: Path) -> None:

@@ -246,6 +246,36 @@ def test_hints_are_shapes_with_which_the_model_runs() -> None:
     assert caught.value.hint.endswith("--shape x=1x512")
 
 
+def test_extents_that_are_left_open_stay_variables() -> None:
+    model = make([Node("Relu", ["x"], ["y"])], {"x": ["n", 3, "h", "w"]}, ["y"])
+    made = compile.onnx(model, shapes={"x": (None, 3, 48, None)}, runtime="vm")
+    assert made.inputs == {"x": "float32[n, 3, 48, w]"}
+    with pytest.raises(errors.ModelError, match=r"cannot have the shape \[\?, 4, \?, \?\]"):
+        compile.onnx(model, shapes={"x": (None, 4, None, None)})
+    with pytest.raises(errors.ModelError) as caught:
+        compile.onnx(model, shapes={"x": (None, 3, 48, None)}, runtime="graph")
+    assert caught.value.hint.endswith("--shape x=1x3x48x224")
+
+
+def test_extents_of_one_name_are_given_once() -> None:
+    nodes = [Node("Add", ["x", "z"], ["y"])]
+    model = make(nodes, {"x": ["n", "m"], "z": ["n", "m"]}, ["y"])
+    made = compile.onnx(model, shapes={"x": (3, 5)}, runtime="graph")
+    assert [made.graph.values[entry].shape for entry in made.graph.inputs] == [(3, 5), (3, 5)]
+    with pytest.raises(errors.ModelError):
+        compile.onnx(model, shapes={"x": (3, 5), "z": (4, 5)})
+
+
+@pytest.mark.parametrize("rows", [0, 1, 3])
+def test_reshape_refuses_other_numbers_of_elements(rows: int) -> None:
+    model = make([Node("Reshape", ["x", "shape"], ["r"]), Node("Relu", ["r"], ["y"])], {"x": ["n", 4]}, ["y"],
+                 {"shape": integers(2, 4)})  # fmt: skip
+    machine = compile.onnx(model, check=False, runtime="vm").load()
+    assert machine(np.ones((2, 4), "float32")).shape == (2, 4)
+    with pytest.raises(ValueError, match=f"{4 * rows} elements"):
+        machine(np.ones((rows, 4), "float32"))
+
+
 def test_check_uses_sizes_that_the_model_is_for() -> None:
     """onnxruntime makes one row of two where the window has three; the rows of the ONNX specification are none."""
     pooling = Node("AveragePool", ["x"], ["p"], kernel_shape=[3, 3], strides=[3, 3])

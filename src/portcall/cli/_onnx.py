@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -20,17 +21,18 @@ from portcall.cli._progress import StatusLine
 from portcall.errors import ModelError
 
 SUFFIX = ".onnx"
-SHAPE = re.compile(r"(?P<name>.+)=(?P<extents>\d+(?:[x,]\d+)*|)")
+SHAPE = re.compile(r"(?P<name>.+)=(?P<extents>(?:\d+|\?)(?:[x,](?:\d+|\?))*|)")
 
 
-def read_shapes(ctx: click.Context, param: click.Parameter, texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """Read ``NAME=1x3x224x224``; a callback of click."""
+def read_shapes(ctx: click.Context, param: click.Parameter, texts: Sequence[str]) -> dict[str, tuple[int | None, ...]]:
+    """Read ``NAME=1x3x224x224``; a callback of click. An extent that is ``?`` is None."""
     found = {}
     for text in texts:
         match = SHAPE.fullmatch(text)
         if match is None:
             raise click.BadParameter(f"'{text}' is not of the form NAME=1x3x224x224", ctx, param)
-        found[match["name"]] = tuple(int(extent) for extent in re.split("[x,]", match["extents"]) if extent)
+        extents = filter(None, re.split("[x,]", match["extents"]))
+        found[match["name"]] = tuple(None if extent == "?" else int(extent) for extent in extents)
     return found
 
 
@@ -74,8 +76,14 @@ def target_option(function: Decorated) -> Decorated:
     return option(function)
 
 
-def compiled(path: str, shapes: dict[str, Any], constants: dict[str, Any], target: str = "native") -> str:
-    """Return a file to run: an ONNX model compiled, from the cache or now; any other file as it is."""
+def compiled(
+    path: str, shapes: dict[str, Any], constants: dict[str, Any], target: str = "native", inputs: Sequence[str] = ()
+) -> str:
+    """Return a file to run: an ONNX model compiled, from the cache or now; any other file as it is.
+
+    Parameters:
+        inputs: ``NAME=SPEC`` each; what they are fixes the shapes of a model that cannot be compiled without.
+    """
     if not path.endswith(SUFFIX):
         given = {"--shape": bool(shapes), "--constant": bool(constants), "--target": target != "native"}
         option = next((option for option, there in given.items() if there), "")
@@ -85,7 +93,27 @@ def compiled(path: str, shapes: dict[str, Any], constants: dict[str, Any], targe
     from portcall import compile
 
     with steps(path) as step:
-        return str(compile.onnx(path, target, shapes=shapes, constants=constants, cache=True, progress=step))
+        make = functools.partial(compile.onnx, path, target, constants=constants, cache=True, progress=step)
+        try:
+            return str(make(shapes=shapes))
+        except ModelError:
+            known = {**shapes_of(inputs), **shapes}
+            if known == shapes:
+                raise
+        return str(make(shapes=known))
+
+
+def shapes_of(inputs: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of inputs that are written as arrays; other errors of theirs are told later."""
+    import numpy as np
+
+    found: dict[str, tuple[int, ...]] = {}
+    for text in inputs:
+        name, _, value = text.partition("=")
+        with contextlib.suppress(CommandError, OSError):
+            array = read_input(name, value, "", None, np.random.default_rng(0))
+            found[name] = np.shape(array)
+    return found
 
 
 @contextlib.contextmanager

@@ -232,7 +232,7 @@ def keep_figure(lease: Lease, timed: Timed) -> FarmError | None:
 def prepare(given: dict[str, Any]) -> None:
     """Compile the file where it is an ONNX model; ``named`` is the file that the user wrote."""
     given["named"] = given["file"]
-    given["file"] = compiled(given["file"], given["shapes"], given["constants"], given["target"])
+    given["file"] = compiled(given["file"], given["shapes"], given["constants"], given["target"], given["inputs"])
 
 
 def compare_two(ctx: click.Context, given: dict[str, Any], json_to: str | None, strict: bool) -> None:

@@ -88,7 +88,7 @@ def command(ctx: click.Context, /, json_to: str | None, **given: Any) -> None:
     """
     given["named"], given["file"] = (
         given["file"],
-        compiled(given["file"], given["shapes"], given["constants"], given["target"]),
+        compiled(given["file"], given["shapes"], given["constants"], given["target"], given["inputs"]),
     )
     if given["save"]:
         check_save(given["save"])

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     class _Options(TypedDict, total=False):
         """What all calls of ``onnx`` and ``relax`` take."""
 
-        shapes: Mapping[str, Sequence[int]] | None
+        shapes: Mapping[str, Sequence[int | None]] | None
         threads: int
         winograd: Winograd
         progress: Progress | None
@@ -68,7 +68,7 @@ def onnx(
     target: str = "native",
     *,
     runtime: Runtime = "auto",
-    shapes: Mapping[str, Sequence[int]] | None = None,
+    shapes: Mapping[str, Sequence[int | None]] | None = None,
     constants: Mapping[str, Any] | None = None,
     threads: int = 1,
     winograd: Winograd = "auto",
@@ -84,7 +84,7 @@ def onnx(
         runtime: ``graph``: a graph, whose shapes are all fixed; ``vm``: an executable of the Relax VM, where dimensions
             that are not fixed stay variables; ``auto``: a graph if it can hold the model, else an executable, whose
             ``reason`` says why.
-        shapes: for inputs whose dimensions are not fixed.
+        shapes: for inputs whose dimensions are not fixed. A dimension that is None stays so.
         constants: values of inputs that are fixed, such as axes and the shape of a result, by name. They are then no
             inputs any more.
         threads: 1 for kernels of one thread; more for kernels that share their work among the runtime's threads,
@@ -138,7 +138,7 @@ def relax(
     runtime: Runtime = "auto",
     function: str = "",
     params: Mapping[str, Any] | Sequence[tuple[str, Any]] | None = None,
-    shapes: Mapping[str, Sequence[int]] | None = None,
+    shapes: Mapping[str, Sequence[int | None]] | None = None,
     threads: int = 1,
     winograd: Winograd = "auto",
     progress: Progress | None = None,
@@ -153,7 +153,7 @@ def relax(
             ``shapes`` are those of its inputs.
         params: values of parameters by name, as arrays or tensors of TVM; they are constants then, and no inputs. Pairs
             are taken, too, as ``export_tvm`` returns them; a name may have a dot where the module has an underscore.
-        shapes: of inputs whose extents are symbols.
+        shapes: of inputs whose extents are symbols. An extent that is None stays one.
 
     The results of a graph are called ``output``, or ``output_0``, ``output_1`` and so on. Nothing is compared: there is
     no other implementation of the module.

@@ -236,7 +236,7 @@ def check_operators(model: Model, *, graph: bool = True) -> None:
         count = f"{len(problems)} node{'s' * (len(problems) > 1)}"
         raise ModelError(
             f"{count} of the model cannot be compiled:\n  " + "\n  ".join(_few(problems)), problems=problems,
-            hint=_deciding_words(model, problems) or "export the model with other operators",
+            hint=_deciding_words(model, problems) or _graph_words(problems) or "export the model with other operators",
         )  # fmt: skip
 
 
@@ -245,6 +245,11 @@ def _deciding_words(model: Model, problems: Sequence[str]) -> str:
     if not all(_DECIDED in text for text in problems):
         return ""
     return f"make constants of them: {' '.join(constant_words(deciding_inputs(model)))}"
+
+
+def _graph_words(problems: Sequence[str]) -> str:
+    """Return what to do where a graph can hold all that an executable cannot; empty otherwise."""
+    return "compile it to a graph: --runtime graph" if all(_FIXED_ONLY in text for text in problems) else ""
 
 
 def supported() -> set[str]:

@@ -20,7 +20,17 @@ from portcall.compile._limits import check_values
 from portcall.compile._model import infer_shapes
 from portcall.compile._program import is_constant
 from portcall.compile._rewriting import Graph
-from portcall.compile._shapes import Known, Shapes, Term, as_element, extent_of, known_array, known_shape, reshaped
+from portcall.compile._shapes import (
+    Known,
+    Shapes,
+    Term,
+    as_element,
+    extent_of,
+    known_array,
+    known_shape,
+    product,
+    reshaped,
+)
 
 Expr = Any
 _RESHAPE = "vm.builtin.reshape"  # TVM's memory planner knows that its result lies where its argument does
@@ -216,9 +226,10 @@ class _Dynamic(Importer):
         if data is None or target is None:
             return None
         shape, exact = reshaped(data, target, bool(attrs.get("allowzero", 0)))
-        if exact:
+        if exact and self._same(product(data), product(shape)):
             return relax.op.reshape(inputs[0], shape)
-        kind = relax.TensorType(shape, inputs[0].ty.dtype)  # a pass of TVM's cannot do the arithmetic of such a shape
+        # The function compares the numbers of elements, and a pass of TVM's cannot do the arithmetic of such a shape.
+        kind = relax.TensorType(shape, inputs[0].ty.dtype)
         return relax.op.call_pure_packed(_RESHAPE, inputs[0], relax.ShapeExpr(shape), ty_args=kind)
 
     def _flatten(self, inputs: list[Expr], known: Sequence[Known | None], attrs: Mapping[str, Any]) -> Expr | None:

@@ -176,11 +176,13 @@ def inputs_of(model: Model) -> list[Any]:
 
 
 def bind_shapes(
-    model: Model, shapes: Mapping[str, Sequence[int]], *, fixed: bool = True, missing: Missing | None = None
+    model: Model, shapes: Mapping[str, Sequence[int | None]], *, fixed: bool = True, missing: Missing | None = None
 ) -> dict[str, tuple[int, ...]]:
     """Give inputs their shapes, in place, and return those that are fixed.
 
     Parameters:
+        shapes: by name; an extent that is None stays as the model has it. Extents of one name are equal: what is given
+            for one input holds for those without a shape, too.
         fixed: all of them must be.
         missing: return what else the model lacks than the shapes of some inputs, and what to do.
 
@@ -192,6 +194,12 @@ def bind_shapes(
     if unknown:
         raise _no_input(unknown[0], list(inputs))
     found, problems, options = {}, [], []
+    named = {
+        word: int(extent)
+        for name, given in shapes.items()
+        for word, extent in zip(_said(inputs[name]) or (), given, strict=False)
+        if isinstance(word, str) and word != "?" and extent is not None
+    }
     for name, value in inputs.items():
         if not value.type.HasField("tensor_type"):
             problems.append(f"input '{name}' is not a tensor: {value.type.WhichOneof('value')} is not supported")
@@ -200,26 +208,33 @@ def bind_shapes(
             problems.append(f"input '{name}' has elements of the type {element_name(kind)}, which is not supported")
             continue
         said, given = _said(value), shapes.get(name)
+        if given is None and said is not None:
+            given = [named.get(each) if isinstance(each, str) else each for each in said]
         if given is not None:
-            extents = tuple(int(extent) for extent in given)
+            extents = [None if extent is None else int(extent) for extent in given]
             fits = said is None or (
                 len(said) == len(extents)
-                and all(isinstance(a, str) or a == b for a, b in zip(said, extents, strict=True))
+                and all(b is None or isinstance(a, str) or a == b for a, b in zip(said, extents, strict=True))
             )
-            if not fits or min(extents, default=0) < 0:
-                problems.append(f"input '{name}' cannot have the shape {list(extents)}: the model says {_text(said)}")
+            if not fits or min((extent for extent in extents if extent is not None), default=0) < 0:
+                shape = _text(["?" if extent is None else extent for extent in extents])
+                problems.append(f"input '{name}' cannot have the shape {shape}: the model says {_text(said)}")
                 continue
-            value.type.tensor_type.shape.ClearField("dim")
-            for extent in extents:
-                value.type.tensor_type.shape.dim.add().dim_value = extent
-            found[name] = extents
-        elif said is not None and len(known := [extent for extent in said if isinstance(extent, int)]) == len(said):
+            dims = value.type.tensor_type.shape.dim
+            dims.extend(onnx.TensorShapeProto.Dimension() for _ in range(len(extents) - len(dims)))
+            for dim, extent in zip(dims, extents, strict=True):
+                if extent is not None:
+                    dim.dim_value = extent
+            said = _said(value)
+        if said is not None and len(known := [extent for extent in said if isinstance(extent, int)]) == len(said):
             found[name] = tuple(known)
         elif fixed:
             problems.append(f"input '{name}' has the shape {_text(said)}, which is not fixed")
             options.append(name)
     if problems:
         more, hint = missing(model, options) if missing is not None and options else ([], "")
+        if not options:
+            hint = "portcall inspect lists the inputs and their shapes"
         problems += more
         raise ModelError("; ".join(problems), problems=problems, hint=hint)
     return found

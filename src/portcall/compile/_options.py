@@ -15,7 +15,7 @@ Progress = Callable[[str, float], None]
 class Options:
     """The options, which ``portcall.compile.onnx`` describes; ValueError if one is wrong."""
 
-    shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    shapes: Mapping[str, Sequence[int | None]] = field(default_factory=dict)
     constants: Mapping[str, Any] = field(default_factory=dict)
     threads: int = 1
     winograd: Winograd = "auto"

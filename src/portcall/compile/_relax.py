@@ -72,7 +72,7 @@ def _function_of(module: Any, wanted: str) -> str:
     return name
 
 
-def _bound(module: Any, function: str, params: Any, shapes: Mapping[str, Sequence[int]]) -> Any:
+def _bound(module: Any, function: str, params: Any, shapes: Mapping[str, Sequence[int | None]]) -> Any:
     """Return the module with parameters and extents of a function fixed."""
     inputs = {str(variable.name): variable for variable in module[function].params}
     values = {}
@@ -91,6 +91,8 @@ def _bound(module: Any, function: str, params: Any, shapes: Mapping[str, Sequenc
                 f"the input '{name}' has {len(extents)} axes, and the shape {list(shape)} has {len(shape)}"
             )
         for extent, number in zip(extents, shape, strict=True):
+            if number is None:
+                continue
             if isinstance(extent, tirx.IntImm) and int(extent) != number:
                 raise ModelError(f"the input '{name}' cannot have the shape {list(shape)}: the module says {extents}")
             if isinstance(extent, tirx.Var) and symbols.setdefault(extent, number) != number:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from math import prod
@@ -408,7 +409,9 @@ def evaluated(graph: Graph, node: Any) -> list[Array] | None:
     made = helper.make_graph([node], "constant", values, results)
     imports = [helper.make_opsetid("" if domain == "ai.onnx" else domain, v) for domain, v in graph.opset.items()]
     try:
-        found = ReferenceEvaluator(helper.make_model(made, opset_imports=imports)).run(None, feeds)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of empty arrays, say
+            found = ReferenceEvaluator(helper.make_model(made, opset_imports=imports)).run(None, feeds)
     except Exception:  # it is computed when the model runs, or refused by the import
         return None
     if not all(isinstance(array, (np.ndarray, np.generic)) for array in found):

@@ -390,11 +390,12 @@ def reshaped(data: Sequence[Extent], target: Sequence[Extent], allow_zero: bool 
     if not places:
         return found, True
     found[places[0]] = 1
-    whole, rest = _product(data), _product(found)
+    whole, rest = product(data), product(found)
     exact = divided(whole, rest)
-    found[places[0]] = tirx.floordiv(whole, rest) if exact is None else exact
+    found[places[0]] = tirx.floordiv(whole, tirx.max(rest, _const(1))) if exact is None else exact
     return found, exact is not None
 
 
-def _product(extents: Sequence[Extent]) -> Any:
+def product(extents: Sequence[Extent]) -> Any:
+    """Return the number of elements that a shape has."""
     return prod((_const(e) if isinstance(e, int) else e for e in extents), start=_const(1))
