@@ -80,6 +80,11 @@ def test_account_leaves_pauses_out() -> None:
     assert "50%" in found.message
 
 
+def test_account_leaves_waiting_after_pauses_out() -> None:
+    last = replace(QUIET, on_cpu_ns=SECOND // 50, waited_ns=SECOND // 10, stolen_ns=SECOND // 10)
+    assert list(account([Interval(START, last, 0.015, paced=True)], on_host=True)) == []
+
+
 def test_account_lets_functions_of_devices_sleep() -> None:
     slept = replace(QUIET, on_cpu_ns=1000, process_ns=1000)
     assert list(account([Interval(START, slept, 1.0)], on_host=False)) == []

@@ -104,8 +104,7 @@ def check_many(stored: Sequence[Result]) -> None:
     if any("comparison" in each for each in stored):
         raise ValueError("a stored comparison has ratios, and no figure to compare with")
     if len(stored) < FEWEST:
-        s = "s" * (len(stored) != 1)
-        raise ValueError(f"{len(stored)} stored figure{s} do not tell how much runs differ: {FEWEST} or more do")
+        raise ValueError(f"how much runs differ is not told by {len(stored)} of them: {FEWEST} or more do")
     if min(map(median_of, stored)) <= 0:
         raise ValueError("a stored figure is 0 s")
 

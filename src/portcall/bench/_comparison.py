@@ -94,11 +94,11 @@ class Comparison:
 
     @property
     def runs_needed(self) -> int | None:
-        """About how many runs would settle it, where they have not; None where none would, or it is settled.
+        """About how many runs would settle it, where they have not; None where none would, or too few runs tell.
 
         The width of the interval falls with the root of the runs: n (h / d)^2, for a half width h that must become d.
         """
-        if self.settled or len(self.ratios) < 2:
+        if self.settled or len(self.ratios) < FIRST_LOOK:
             return None
         low, high = map(math.log, self.interval)
         middle, half = (low + high) / 2, (high - low) / 2

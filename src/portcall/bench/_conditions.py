@@ -228,7 +228,8 @@ class Interval:
         first, last: the readings.
         busy_s: how long the measured function ran there, by its own clock, untimed calls included.
         windows: how many were timed in it.
-        paced: there were pauses between calls, which are no part of the time that is accounted for.
+        paced: there were pauses between calls, which are no part of the time that is accounted for. Nor is the time
+            until a core was free after a pause: only what the calls took without a core is known to be theirs.
     """
 
     first: Reading
@@ -241,8 +242,12 @@ class Interval:
     def elapsed_s(self) -> float:
         """How much time there is to account for."""
         elapsed = self.grown("time_ns")
-        worked = max(self.busy_s, self.grown("on_cpu_ns") + self.grown("waited_ns"))
-        return min(elapsed, worked) if self.paced else elapsed
+        return min(elapsed, max(self.busy_s, self.grown("on_cpu_ns"))) if self.paced else elapsed
+
+    def taken(self, name: str) -> float:
+        """Return by how much a counter of time that others took from the calls grew, in seconds."""
+        grown = self.grown(name)
+        return min(grown, max(self.busy_s - self.grown("on_cpu_ns"), 0.0)) if self.paced else grown
 
     def grown(self, name: str) -> float:
         """Return by how much a counter grew; 0 if it cannot be read. Nanoseconds become seconds."""
@@ -267,9 +272,8 @@ def account(intervals: Sequence[Interval], on_host: bool) -> Iterator[Finding]:
     elapsed = sum(each.elapsed_s for each in intervals)
     if elapsed <= 0:
         return
-    ran, waited, stolen, quota = (
-        sum(each.grown(name) for each in intervals) for name in ("on_cpu_ns", "waited_ns", "stolen_ns", "quota_ns")
-    )
+    ran, quota = (sum(each.grown(name) for each in intervals) for name in ("on_cpu_ns", "quota_ns"))
+    waited, stolen = (sum(each.taken(name) for each in intervals) for name in ("waited_ns", "stolen_ns"))
     if waited > WAITED * elapsed:
         text = f"other work had the core for {waited / elapsed:.0%} of the time"
         yield Finding("waited", text, "stop other programs, or pin this one to a free core: taskset -c 1 …")

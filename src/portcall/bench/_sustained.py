@@ -128,7 +128,9 @@ def _verdict(values: Sequence[float], number: int, intervals: Sequence[Interval]
     verdict = judge(BenchmarkResult(tuple(values[-last:])), number, tail[::-1], on_host=on_host)
     found = [replace(each, note=True) if each.code in ALLOWED else each for each in verdict.findings]
     found = [
-        replace(each, advice="it has not settled: measure for longer") if each.code == "shift" else each
+        replace(each, message=f"in the last quarter {each.message}", advice="it has not settled: measure for longer")
+        if each.code == "shift"
+        else each
         for each in found
     ]
     codes = {each.code for each in found}

@@ -21,15 +21,21 @@ def annotation(gate: str | None, text: str) -> str:
     return f"::{kind} title=portcall bench::" + text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
-def write_junit(file: str, name: str, seconds: float, text: str, failed: bool) -> None:
-    """Write a result as one test case, which fails where the command does."""
-    suite = ElementTree.Element("testsuite", name="portcall bench", tests="1", failures=str(int(failed)), errors="0")
+def write_junit(file: str, name: str, seconds: float, text: str, failed: bool, error: str = "") -> None:
+    """Write a result as one test case, which fails where the command does.
+
+    Parameters:
+        error: what ended the command early; empty if nothing did.
+    """
+    kind = "error" if error else "failure"
+    counts = {f"{each}s": str(int(failed and each == kind)) for each in ("failure", "error")}
+    suite = ElementTree.Element("testsuite", {"name": "portcall bench", "tests": "1", **counts})
     case = ElementTree.SubElement(
         suite, "testcase", classname="portcall.bench", name=_NO_XML.sub("?", name), time=f"{seconds:.9f}"
     )
     text = _NO_XML.sub("?", text)
     if failed:
-        ElementTree.SubElement(case, "failure", message=text)
+        ElementTree.SubElement(case, kind, message=_NO_XML.sub("?", error) or text)
     ElementTree.SubElement(case, "system-out").text = text
     ElementTree.ElementTree(suite).write(file, encoding="utf-8", xml_declaration=True)
 

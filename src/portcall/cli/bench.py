@@ -200,7 +200,8 @@ def write_forms(given: dict[str, Any], report: dict[str, Any], seconds: float, t
     if given["html"]:
         write_page([report], given["html"])
     if given["junit"]:
-        write_junit(given["junit"], title_of(report), seconds, text, bool(code))
+        error = report.get("error", {}).get("message", "")
+        write_junit(given["junit"], title_of(report), seconds, text, bool(code), error)
     if given["pyperf"]:
         write_pyperf(given["pyperf"], report)
 
