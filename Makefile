@@ -433,6 +433,7 @@ $(MUSL): build/cross/musl/%:
 test-cross: venv core-test-cross $(MUSL) ## the core, models, and the server without Python, for other machines; keeps what was found
 	PYTHONPATH=tests $(PY) tests/compile/cross.py --write
 	PYTHONPATH=tests $(PY) tests/rpc/cross_board.py --write
+	$(MAKE) --no-print-directory test-deploy-arm64
 
 bench-models: venv build ## compiled models beside onnxruntime: time, size, rounding; on x86-64 with AVX2 alone, too
 	$(PY) benchmarks/models.py
@@ -536,6 +537,10 @@ test-wheel-arm64: wheel-arm64 $(ARM64)/packages ## its tests that need no compil
 	cp -R tests pyproject.toml $(ARM64)
 	scripts/in_arm64.sh $(ARM64) /usr/bin/env -C / HOME=/root PATH=/usr/bin:/bin PYTHONPATH=/wheel:/packages \
 		python3 -m pytest -q -p without_compiler -p no:cacheprovider -m 'not peers and not slow and not campaign' $(ARM64_TESTS)
+
+.PHONY: test-deploy-arm64
+test-deploy-arm64: build $(SSHD) $(ARM64)/etc/debian_version ## `portcall deploy` to that system, whose programs qemu runs, by sshd of this one
+	PYTHONPATH=tests $(PY) tests/rpc/cross_deploy.py $(ARM64)
 
 # Of one commit, with one set of tools and in any folder, the same files byte for byte. Jars are made where there is a JDK.
 .PHONY: release

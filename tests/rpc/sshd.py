@@ -53,7 +53,7 @@ class Machine:
         process: sshd.
     """
 
-    def __init__(self, folder: Path, environment: str = "", programs: str = "/usr/bin:/bin") -> None:
+    def __init__(self, folder: Path, environment: str = "", programs: str = "/usr/bin:/bin", command: str = "") -> None:
         self.folder = folder
         self.home = folder / "home"
         self.home.mkdir()
@@ -67,6 +67,7 @@ class Machine:
             f"Port {self.port}\nListenAddress 127.0.0.1\nHostKey {folder}/host\nPidFile none\nStrictModes no\n"
             f"AuthorizedKeysFile {folder}/authorized\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n"
             f"UsePAM no\nSetEnv HOME={self.home} PATH={programs} {environment}\n"
+            + (f"ForceCommand {command}\n" if command else "")
         )
         if os.geteuid() == 0:  # where it keeps what runs without rights; the service makes it
             Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
@@ -135,9 +136,12 @@ class FailingSsh:
 
 
 @contextlib.contextmanager
-def machine(folder: Path, environment: str = "", programs: str = "/usr/bin:/bin") -> Iterator[Machine]:
-    """Run one; ``environment`` has further variables of whom it lets in, ``programs`` the folders of programs."""
-    made = Machine(folder, environment, programs)
+def machine(
+    folder: Path, environment: str = "", programs: str = "/usr/bin:/bin", command: str = ""
+) -> Iterator[Machine]:
+    """Run one; ``environment`` has further variables of whom it lets in, ``programs`` the folders of programs, and
+    ``command`` is what runs instead of what is asked for, which it finds in SSH_ORIGINAL_COMMAND."""
+    made = Machine(folder, environment, programs, command)
     try:
         yield made
     finally:
