@@ -145,6 +145,8 @@ class Module(_core.Module):
             what = f"a module of type {self.type_key!r} cannot run here, so it has no function {name!r}"
         elif idle:
             what += f" (it brings modules of types that cannot run here: {', '.join(idle)})"
+        elif "vm_load_executable" in names:
+            what += " (portcall.vm.create makes what runs its functions)"
         return not_found(what, name, names)
 
     def _walk(self) -> list[Module]:

@@ -33,6 +33,8 @@ def test_machine_functions_have_signatures(models: Compiled) -> None:
     with pytest.raises(errors.FunctionNotFoundError) as caught:
         m["mian"]
     assert caught.value.near == ("main",)
+    with pytest.raises(errors.FunctionNotFoundError, match=r"portcall\.vm\.create"):
+        m._executable["default"]
 
 
 @pytest.mark.parametrize("mode", MODES)

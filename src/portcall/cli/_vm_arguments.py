@@ -139,7 +139,9 @@ def filled(leaf: Parameter, kind: str, sizes: Mapping[str, int], generator: np.r
     extents = [sizes.get(extent) if isinstance(extent, str) else extent for extent in shape]
     if None in extents:
         names = ", ".join(str(name) for name, extent in zip(shape, extents, strict=True) if extent is None)
-        example = ",".join(str(extent or 1) for extent in extents)
+        picture = len(extents) == 4
+        usual = [1, *[224 if picture and place > 1 else 16 for place in range(1, len(extents))]]
+        example = ",".join(str(extent or size) for extent, size in zip(extents, usual, strict=True))
         word = f"[{example}]" if leaf.kind == "shape" else f"{kind}:{leaf.dtype}[{example}]"
         raise CommandError(f"the size of {names} in {leaf} is not known", "no array that is given tells it",
                            f"--input '{leaf.name}={word}'", kind="ValueError")  # fmt: skip

@@ -52,16 +52,14 @@ def command(
     check_whole(bundle)
     made = open_library(bundle)
     with explained(against), without_torch():
-        if vm.read_embedded(bundle) is not None:
-            known = of_executable(vm.create(made))
-        else:
-            known = of_graph(graph.read_bundle(bundle).graph)
+        nodes = vm.read_embedded(bundle) is None
+        known = of_graph(graph.read_bundle(bundle).graph) if nodes else of_executable(vm.create(made))
         arrays = read_inputs(inputs, known, seed)
         found = compile.verify(bundle, against, arrays, tolerance=tolerance, seed=seed)
     if json_to is not None:
         print_json({"bundle": bundle, "against": against, **found.to_dict()}, json_to)
     else:
-        show(found, bundle)
+        show(found, bundle, nodes)
     if not found.ok:
         ctx.exit(USER_ERROR)
 
@@ -92,14 +90,19 @@ def read_inputs(texts: Sequence[str], known: Types, seed: int) -> dict[str, Any]
     }
 
 
-def show(found: Verification, bundle: str) -> None:
+def show(found: Verification, bundle: str, nodes: bool) -> None:
     rows = [(output.name, f"{output.error:.2g}", "yes" if output.ok else "NO") for output in found.outputs]
     console().print(table(("output", "largest difference", "agrees"), rows, right=("largest difference",)))
+    for output in found.outputs:
+        if output.shapes:
+            print_line(f"the shape of '{output.name}' is {output.shapes}")
     if found.ok:
         print_line("the same as onnxruntime", "ok", "green")
     elif found.first:
         print_line(
             f"it begins in the node '{found.first}'; portcall inspect {bundle} lists the nodes", "differs", "red"
         )
+    elif not nodes:
+        print_line("nodes are compared of a graph alone: portcall compile --shape makes one", "differs", "red")
     else:
         print_line("every node has values of the model: the results are in another order, or rounded", "differs", "red")

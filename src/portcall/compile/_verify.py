@@ -66,11 +66,13 @@ class OutputError:
     Attributes:
         error: the largest difference, relative to the largest value, or to 0.001 where that is smaller.
         ok: it is within the tolerance.
+        shapes: its own and that of the reference, in words, where they are not the same.
     """
 
     name: str
     error: float
     ok: bool
+    shapes: str = ""
 
 
 @dataclass(frozen=True)
@@ -218,7 +220,8 @@ def compare(values: Sequence[Array], expected: Mapping[str, Array], tolerance: f
     found = []
     for value, (name, theirs) in zip(values, expected.items(), strict=True):
         error = relative_error(value, theirs)
-        found.append(OutputError(name, error, error <= _allowed(theirs, tolerance)))
+        shapes = f"{list(value.shape)}, not {list(theirs.shape)}" if value.shape != theirs.shape else ""
+        found.append(OutputError(name, error, error <= _allowed(theirs, tolerance), shapes))
     return Verification(tuple(found))
 
 
