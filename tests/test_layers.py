@@ -70,7 +70,7 @@ HOUSE = [
     ("vm", "_types _profile _weights", "_executable _values", "_cache _machine", "_language", "__init__"),
     (
         "compile",
-        "_options _target _math _writer _program _weights",
+        "_options _target _math _writer _program _weights _gates",
         "_rewriting _shapes",
         "_bytes _quantized _recurrent _trees _topk",
         "_ml",

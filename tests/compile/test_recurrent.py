@@ -126,6 +126,16 @@ def test_steps_share_their_kernels() -> None:
     assert made.kernels.get("default", 0) <= 1  # the split
 
 
+@pytest.mark.parametrize(("kind", "count"), [("LSTM", 3), ("GRU", 2)])
+def test_the_gates_of_a_step_are_few_calls(kind: str, count: int) -> None:
+    made = compare(layer("GRU", linear_before_reset=1) if kind == "GRU" else layer(kind))
+    calls = [node for node in made.graph.nodes if node.function and not node.function.startswith("__")]
+    gates = [node for node in calls if node.function.startswith("gates_")]
+    assert len(gates) == (count - 1) * STEPS
+    assert len(calls) <= count * STEPS + 8  # with what is done once
+    assert made.kernels.get("default", 0) <= 1
+
+
 def test_layers_that_are_refused_say_why() -> None:
     with pytest.raises(ModelError, match="Frob"):
         portcall.compile.onnx(layer("LSTM", activations=["Frob", "Tanh", "Tanh"]), runtime="graph")

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -48,6 +49,7 @@ class _Emitter:
         self._outputs = list(zip(outputs, program.outputs, strict=True))
         self._reserved = {name for name, _ in self._outputs} | {value.name for value in program.inputs}
         self._names: set[str] = set()
+        self._last: Counter[str] = Counter()  # the last number that each stem got
 
     def run(self) -> None:
         for value in self.program.inputs:
@@ -104,9 +106,9 @@ class _Emitter:
 
     def _free(self, stem: str) -> str:
         """Return a name that no node and no result has."""
-        name, number = stem, 0
+        name = stem
         while name in self._names or name in self._reserved:
-            number += 1
-            name = f"{stem}_{number}"
+            self._last[stem] += 1
+            name = f"{stem}_{self._last[stem]}"
         self._names.add(name)
         return name

@@ -20,6 +20,7 @@ from onnx import helper
 from tvm import relax, tirx
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter, onnx_input
 
+from portcall.compile._gates import GATES, gates_function
 from portcall.compile._labels import Labels
 from portcall.compile._program import is_constant
 from portcall.compile._rewriting import opset_of
@@ -463,6 +464,13 @@ def _tree_sums(bb: Any, inputs: list[Any], attrs: dict[str, Any]) -> Expr:
     return _call(bb, kernel, "trees", inputs, [((rows, targets), inputs[0].ty.dtype)])
 
 
+def _gates(bb: Any, inputs: list[Any], attrs: dict[str, Any]) -> Expr:
+    """Return a state of a recurrent layer."""
+    kind, batch, size = attrs["kind"], int(attrs["batch"]), int(attrs["size"])
+    kind = kind.decode() if isinstance(kind, bytes) else kind
+    return _call(bb, gates_function(kind, batch, size), f"gates_{kind}", inputs, [((batch, size), "float32")])
+
+
 def _topk(bb: Any, inputs: list[Any], attrs: dict[str, Any]) -> Expr | None:
     """Return the best values and their places; TVM's importer calls its own library for them."""
     extents = getattr(inputs[0].ty, "shape", None)
@@ -518,6 +526,7 @@ OWN: Mapping[str, Callable[[Any, list[Any], dict[str, Any]], Any]] = {
     "Min": _smallest,
     "Cast": _cast,
     TREE_SUMS: _tree_sums,
+    GATES: _gates,
     "Clip": _clipped,
     "TopK": _topk,
     "Pow": _power,

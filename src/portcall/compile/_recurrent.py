@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from onnx import helper
 
+from portcall.compile._gates import GATES
 from portcall.compile._rewriting import Graph, Nodes, attribute_of
 from portcall.errors import ModelError
 
@@ -49,11 +50,12 @@ class _Direction:
     """What one direction of a layer computes with: the names of values, and its functions.
 
     Attributes:
-        inputs: for each step, the product with W and the biases that are added to it: [batch, gates * hidden].
-        weights: R as [hidden, gates * hidden]; of a GRU without the last gate.
+        inputs: for each step, the product with W and the biases that are added to it: [1, batch, gates * hidden].
+        weights: R as [hidden, gates * hidden]; of a GRU without the last gate, unless its gates are one function.
         last: of a GRU, R of the last gate.
         rest: of a GRU, the bias that is added to the product with that; empty if it is added to the inputs.
         peepholes: of an LSTM, for the gates i, o, f; empty if there are none.
+        joined: the gates are one function.
     """
 
     inputs: Sequence[str]
@@ -64,6 +66,7 @@ class _Direction:
     functions: Sequence[tuple[str, dict[str, Any]]]
     hidden: str
     cell: str
+    joined: bool
 
 
 class _Layer(Nodes):
@@ -138,20 +141,29 @@ class _Layer(Nodes):
         biases = self.constant(3, "B")[k] if self.words[3] else zeros
         of_w, of_r = np.split(biases, 2)
         weights, last, rest = r.T, "", ""
+        functions, linear = self.functions(k), bool(attribute_of(self.node, "linear_before_reset", 0))
+        joined = self.joins(functions, linear)
         if self.kind == "GRU":
-            weights, last = r.T[:, : 2 * self.size], self.stored(r.T[:, 2 * self.size :])
-            if attribute_of(self.node, "linear_before_reset", 0):
+            if not joined:
+                weights, last = r.T[:, : 2 * self.size], self.stored(r.T[:, 2 * self.size :])
+            if linear:
                 rest = self.stored(of_r[2 * self.size :])
                 of_r = np.concatenate([of_r[: 2 * self.size], np.zeros(self.size, of_r.dtype)])
         product = self.add("MatMul", x, self.stored(w.T))
         summed = self.add("Add", product, self.stored(of_w + of_r))
-        steps = self.split(summed, self.steps)
-        inputs = [self.shaped(name, self.batch, self.gates * self.size) for name in steps]
+        inputs = self.split(summed, self.steps)
         holes = np.split(self.constant(7, "P")[k], 3) if self.kind == "LSTM" and self.words[7] else []
         peepholes = [self.stored(hole) for hole in holes]
         hidden = self.state(5, k, by_batch)
         cell = self.state(6, k, by_batch) if self.kind == "LSTM" else ""
-        return _Direction(inputs, self.stored(weights), last, rest, peepholes, self.functions(k), hidden, cell)
+        return _Direction(inputs, self.stored(weights), last, rest, peepholes, functions, hidden, cell, joined)
+
+    def joins(self, functions: Sequence[tuple[str, dict[str, Any]]], linear: bool) -> bool:
+        """Tell whether a step's gates are the usual ones, of which there is one function."""
+        usual = [name for name, _ in functions] == list(_DEFAULTS[self.kind])
+        simple = linear if self.kind == "GRU" else self.kind == "LSTM" and not self.words[7]
+        own = self.clip is not None or bool(attribute_of(self.node, "input_forget", 0))
+        return usual and simple and not own and self.dtype == "float32"
 
     def functions(self, k: int) -> list[tuple[str, dict[str, Any]]]:
         """Return the functions of a direction with their parameters; ONNX lists those of all directions in a row."""
@@ -179,7 +191,11 @@ class _Layer(Nodes):
         hidden, cell = d.hidden, d.cell
         step = {"LSTM": self.lstm, "GRU": self.gru, "RNN": self.rnn}[self.kind]
         for t in reversed(range(self.steps)) if turned else range(self.steps):
-            made, made_cell = step(d, d.inputs[t], hidden, cell)
+            if d.joined:
+                made, made_cell = self.joined(d, d.inputs[t], hidden, cell)
+            else:
+                x = self.shaped(d.inputs[t], self.batch, self.gates * self.size)
+                made, made_cell = step(d, x, hidden, cell)
             results[t] = made
             if self.lengths:
                 there = self.reaches(t)
@@ -197,6 +213,15 @@ class _Layer(Nodes):
         """Return whether each sequence has a step: [batch, 1]."""
         longer = self.add("Less", self.stored(t, self.graph.dtype(self.lengths)), self.lengths)
         return self.shaped(longer, self.batch, 1)
+
+    def joined(self, d: _Direction, x: str, hidden: str, cell: str) -> tuple[str, str]:
+        """Write a step whose gates are one function, of an LSTM two."""
+        words = {"batch": self.batch, "size": self.size}
+        product = self.add("MatMul", hidden, d.weights)
+        if self.kind == "GRU":
+            return self.add(GATES, product, x, d.rest, hidden, kind="gru", **words), ""
+        made = self.add(GATES, product, x, cell, kind="cell", **words)
+        return self.add(GATES, product, x, made, kind="hidden", **words), made
 
     def lstm(self, d: _Direction, x: str, hidden: str, cell: str) -> tuple[str, str]:
         i, o, f, c = self.parts(self.add("Add", self.add("MatMul", hidden, d.weights), x))
@@ -257,5 +282,5 @@ class _Layer(Nodes):
 
     def together(self, names: Sequence[str]) -> str:
         """Return some states as one value: [states, batch, hidden]."""
-        parts = [self.shaped(name, 1, self.batch, self.size) for name in names]
-        return parts[0] if len(parts) == 1 else self.add("Concat", *parts, axis=0)
+        rows = names[0] if len(names) == 1 else self.add("Concat", *names, axis=0)
+        return self.shaped(rows, len(names), self.batch, self.size)
