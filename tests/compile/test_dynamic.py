@@ -276,6 +276,16 @@ def test_reshape_refuses_other_numbers_of_elements(rows: int) -> None:
         machine(np.ones((rows, 4), "float32"))
 
 
+@pytest.mark.parametrize("kind", ["AveragePool", "MaxPool"])
+def test_windows_over_fewer_rows_raise(kind: str) -> None:
+    pooling = Node(kind, ["x"], ["p"], kernel_shape=[2, 2], strides=[2, 2])
+    model = make([pooling, Node("GlobalAveragePool", ["p"], ["y"])], {"x": ["n", 2, "h", "w"]}, ["y"])
+    machine = compile.onnx(model, check=False, runtime="vm").load()
+    np.testing.assert_array_equal(machine(np.ones((1, 2, 5, 4), "float32")).numpy(), np.ones((1, 2, 1, 1)))
+    with pytest.raises(AssertionError, match=kind):
+        machine(np.ones((1, 2, 1, 4), "float32"))
+
+
 def test_check_uses_sizes_that_the_model_is_for() -> None:
     """onnxruntime makes one row of two where the window has three; the rows of the ONNX specification are none."""
     pooling = Node("AveragePool", ["x"], ["p"], kernel_shape=[3, 3], strides=[3, 3])

@@ -42,6 +42,10 @@ _BROADCASTING = ("Add", "And", "Div", "Equal", "Greater", "GreaterOrEqual", "Les
                  "Or", "Pow", "Sub", "Where")  # fmt: skip
 
 
+# Operators that move a window over all axes but the first two.
+_WINDOWS = ("AveragePool", "Conv", "ConvInteger", "LpPool", "MaxPool")
+
+
 def import_dynamic(model: Any, *, named: bool = True) -> Any:
     """Return an ONNX model, whose shapes need not be fixed, as a module of Relax.
 
@@ -85,6 +89,8 @@ class _Dynamic(Importer):
             result = super()._convert_operator(op_name, self._prepared(op_name, inputs, known, attrs), attrs, opset)
         if isinstance(result, relax.Call):
             result = self.bb.emit(result)
+        if op_name in _WINDOWS:
+            self._see_to_windows(op_name, result)
         return self._with_extents(result)
 
     # ---- what is known -----------------------------------------------------------------------------------------------
@@ -321,6 +327,13 @@ class _Dynamic(Importer):
             zero = relax.const(0, str(step.ty.dtype))
             goes = self.bb.emit(relax.op.reshape(relax.op.not_equal(step, zero), []))
             self.bb.emit(relax.op.assert_op(goes, format="the step of a Range is 0"))
+
+    def _see_to_windows(self, op_name: str, made: Expr) -> None:
+        """Let an operator raise when it runs with fewer rows than its window has: means of nothing would be NaN."""
+        for extent in (shape_of(made) or [])[2:]:
+            if not isinstance(extent, (int, tirx.Var)):  # a variable is an extent of something that is there
+                text = f"{op_name}: its window is larger than what it is moved over"
+                self.bb.emit(relax.op.assert_op(extent > 0, format=text))
 
     def _resize(self, inputs: list[Expr], known: Sequence[Known | None], attrs: Mapping[str, Any]) -> Expr | None:
         """Return a Resize of a picture; its size is computed here, also from factors."""
