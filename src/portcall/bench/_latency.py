@@ -127,7 +127,7 @@ def latency(
         following = up_to(counts, BETWEEN_S) if rest else up_to(counts)
         taken = take(timed, 1, reader(session), following, paced=bool(rest), keep=True)
     result = BenchmarkResult(tuple(taken.values))
-    verdict = judge(result, 1, taken.intervals, on_host=on_host)
+    verdict = judge(result, 1, taken.intervals, on_host=on_host, rest_s=rest * 1e-3)
     findings = tuple(
         replace(each, advice="single calls are too short for the clock: time many, without --latency")
         if each.code in ("short", "timer")

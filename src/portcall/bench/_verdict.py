@@ -64,7 +64,9 @@ class Verdict:
         }
 
 
-def judge(result: BenchmarkResult, number: int, intervals: Sequence[Interval] = (), *, on_host: bool = True) -> Verdict:
+def judge(
+    result: BenchmarkResult, number: int, intervals: Sequence[Interval] = (), *, on_host: bool = True, rest_s: float = 0.0
+) -> Verdict:
     """Judge a run.
 
     Parameters:
@@ -72,6 +74,7 @@ def judge(result: BenchmarkResult, number: int, intervals: Sequence[Interval] = 
         number: calls in a window.
         intervals: what the machine told between windows; empty where it tells nothing.
         on_host: the function computes on the processor.
+        rest_s: seconds between windows, in which nothing was timed.
     """
     readings = readings_of(intervals)
     window = result.median * number
@@ -79,7 +82,7 @@ def judge(result: BenchmarkResult, number: int, intervals: Sequence[Interval] = 
     interval = median_interval(result.results, CONFIDENCE) if len(result.results) > 1 else (result.min, result.max)
     found = [
         *causes,
-        *_shape(result, window, interval, causes),
+        *_shape(result, window + rest_s, interval, causes),
         *_clock(result, number, readings),
         *(check_machine(readings[-1]) if readings else [_UNKNOWN]),
     ]
