@@ -63,7 +63,7 @@ def test_time_of_a_shift_has_the_rests_in_it() -> None:
     verdict = judge(scaled(STEADY.results, 1.1, 20), 50, [QUIET], rest_s=1.0)
     (finding,) = (each for each in verdict.findings if each.code == "shift")
     assert "after 21" in finding.message  # 20 windows of 0.05 s, and as many rests
-    assert verdict.window_s == pytest.approx(0.05, rel=0.01)
+    assert verdict.window_s == pytest.approx(0.0525, rel=0.01)
 
 
 def test_two_speeds_spoil_a_figure() -> None:

@@ -65,7 +65,12 @@ class Verdict:
 
 
 def judge(
-    result: BenchmarkResult, number: int, intervals: Sequence[Interval] = (), *, on_host: bool = True, rest_s: float = 0.0
+    result: BenchmarkResult,
+    number: int,
+    intervals: Sequence[Interval] = (),
+    *,
+    on_host: bool = True,
+    rest_s: float = 0.0,
 ) -> Verdict:
     """Judge a run.
 
