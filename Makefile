@@ -519,6 +519,18 @@ wheel-arm64: $(VENV)/dev.txt man $(ARM64_CXX) ## a wheel for aarch64 and this ve
 		$(addprefix -C cmake.define.CMAKE_,SYSTEM_NAME=Linux SYSTEM_PROCESSOR=aarch64 CXX_COMPILER=$(ARM64_CXX) UNITY_BUILD=ON)
 	$(call finished,build/wheel-arm64)
 
+# Its C++ library is zig's, a part of each library, since no other one is for musl here.
+.PHONY: wheel-musl
+wheel-musl: $(VENV)/dev.txt man ## a wheel for x86-64 with musl and this version of Python, in dist/: minutes
+	rm -rf build/wheel-musl
+	_PYTHON_HOST_PLATFORM=musllinux-1-2-x86_64 SETUPTOOLS_EXT_SUFFIX=$$($(PY) -c 'import sysconfig; print(sysconfig.get_config_var("EXT_SUFFIX").replace("gnu", "musl"))') \
+		$(PY) -m build --wheel --no-isolation --outdir build/wheel-musl -C build-dir=build/cross/wheel-musl \
+		$(addprefix -C cmake.define.CMAKE_,SYSTEM_NAME=Linux SYSTEM_PROCESSOR=x86_64 UNITY_BUILD=ON) \
+		-C "cmake.define.CMAKE_CXX_COMPILER=$$($(PY) -c 'import ziglang; print(ziglang.__path__[0])')/zig;c++;-target;x86_64-linux-musl;-dynamic"
+	$(PY) scripts/shrink_wheel.py build/wheel-musl/*.whl
+	mkdir -p dist
+	mv build/wheel-musl/*.whl dist
+
 # Debian 12 for arm64, unpacked, with its Python 3.11; packages of PyPI for that machine.
 ARM64 := build/arm64
 $(ARM64)/etc/debian_version:

@@ -31,7 +31,10 @@ constexpr size_t kReserve = 256 << 10;
 struct StackEnd {
   uintptr_t begin, end;
 };
-thread_local StackEnd stack_end __attribute__((tls_model("initial-exec"))) = {0, UINTPTR_MAX};
+#ifdef __GLIBC__  // others have no room for it in a library that is loaded later
+__attribute__((tls_model("initial-exec")))
+#endif
+thread_local StackEnd stack_end = {0, UINTPTR_MAX};
 
 bool IsNearStackEnd(uintptr_t here) {
   if (stack_end.end == UINTPTR_MAX) {

@@ -10,6 +10,38 @@
 #include <typeinfo>
 #include <utility>
 
+#ifdef _LIBCPPABI_VERSION  // its header leaves out how the C++ ABI (Itanium, 2.9.5) describes classes
+namespace __cxxabiv1 {
+
+class __class_type_info : public std::type_info {
+ public:
+  ~__class_type_info() override;  // these three are in that library
+};
+
+// One public base at the beginning.
+class __si_class_type_info : public __class_type_info {
+ public:
+  ~__si_class_type_info() override;
+  const __class_type_info* __base_type;
+};
+
+struct __base_class_type_info {
+  const __class_type_info* __base_type;
+  long __offset_flags;
+};
+
+// All others with bases.
+class __vmi_class_type_info : public __class_type_info {
+ public:
+  ~__vmi_class_type_info() override;
+  unsigned int __flags;
+  unsigned int __base_count;
+  __base_class_type_info __base_info[1];
+};
+
+}  // namespace __cxxabiv1
+#endif
+
 namespace portcall::tvm_ffi {
 namespace {
 

@@ -208,13 +208,19 @@ cdef extern from *:
       int flags;
     } NumpyArray;
 
+    #ifdef __GLIBCXX__
+    using ForcedUnwind = abi::__forced_unwind;
+    #else
+    struct ForcedUnwind {};  // musl's pthread_exit() unwinds nothing
+    #endif
+
     // While the process ends, Python ends the threads that want its lock: pthread_exit() unwinds their stacks, of which
     // frames of C++ make an abort. Such a thread waits here instead, until the process is gone.
     template <typename Body, typename... Args>
     static inline auto Shielded(Body body, Args... args) -> decltype(body(args...)) {
       try {
         return body(args...);
-      } catch (abi::__forced_unwind&) {
+      } catch (ForcedUnwind&) {
         for (;;) pause();
       }
     }
@@ -230,7 +236,7 @@ cdef extern from *:
                                    TVMFFIAny* result) {
       try {
         return call(self, args, size, result);
-      } catch (abi::__forced_unwind&) {
+      } catch (ForcedUnwind&) {
         throw;
       } catch (...) {
         escaped = true;
