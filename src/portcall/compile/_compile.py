@@ -93,11 +93,15 @@ class CompiledModel:
 
     def load(self, device: portcall.Device | None = None) -> GraphModule:
         """Return an executor on this machine with the parameters set."""
-        with working_folder() as folder:
-            library = portcall.load_module(self._link(folder))
-            executor = create(self.graph, library, device or portcall.cpu())
+        executor = self._create(device)
         executor.load_params(self.params)
         return executor
+
+    def _create(self, device: portcall.Device | None = None) -> GraphModule:
+        """Return an executor that lacks the parameters."""
+        with working_folder() as folder:
+            library = portcall.load_module(self._link(folder))
+            return create(self.graph, library, device or portcall.cpu())
 
     def _link(self, folder: Path) -> Path:
         """Return the kernels as a library in a folder. They need no C++ library, which would take a minute to build."""
@@ -172,7 +176,7 @@ def _compile_graph(model: Any, target: str, options: Options) -> CompiledModel:
         return replace(compiled, unchecked=why)
     with steps.step("check"):
         return _verify.check(compiled, lambda made: _verify.verify_graph(
-            made.load(), given, tolerance=_verify.checked(given)))  # fmt: skip
+            made._create(), given, tolerance=_verify.checked(given), params=made.params))  # fmt: skip
 
 
 def compile_module(

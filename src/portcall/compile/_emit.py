@@ -55,6 +55,8 @@ class _Emitter:
         for value in self.program.inputs:
             self._entries[value] = self.builder.input(value.name, value.shape, value.dtype)
         own = self._own_names()
+        left = Counter(value for call in self.program.calls for value in call.inputs)
+        left.update(self.program.outputs)
         for call in self.program.calls:
             if not call.function:
                 (made,) = call.outputs
@@ -72,6 +74,10 @@ class _Emitter:
                 [value.dtype for value in call.outputs] if several else call.outputs[0].dtype,
                 name=name, flatten_data=kernel.flat, attrs={ORIGIN: "\n".join(nodes)} if nodes else None,
             )  # fmt: skip
+            left.subtract(call.inputs)
+            for value in call.inputs:
+                if not left[value]:
+                    value.data = None  # what was packed is not kept twice
             for value, entry in zip(call.outputs, made if several else [made], strict=True):
                 self._entries[value] = entry
         for name, value in self._outputs:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from tvm import relax, tirx
 from portcall.errors import ModelError
 
 Array = Any
+_LARGE = 1 << 16  # elements
 _VIEWS = ("relax.reshape", "relax.memory.view", "relax.expand_dims", "relax.squeeze", "relax.flatten")
 
 
@@ -164,13 +166,19 @@ class _Reader:
         raise ModelError(f"the model has a value of kind {type(e).__name__}, which a graph cannot have")
 
     def _constant(self, e: Any) -> Value:
-        array = e.value.numpy()
+        array = _elements(e.value)
         key = (array.dtype.str, array.shape, hash(array.tobytes()))
         if key not in self._constants:
             name = f"p{len(self._constants)}"
             data = np.ascontiguousarray(array).reshape(array.shape)  # ascontiguousarray makes a row of a number
             self._constants[key] = Value(name, tuple(array.shape), str(e.value.dtype), data)
         return self._constants[key]
+
+
+def _elements(tensor: Any) -> Array:
+    """Return the elements of a constant; those of a large one stay where they are."""
+    plain = str(tensor.dtype) in ("float32", "int8", "uint8", "int32", "int64")
+    return np.from_dlpack(tensor) if plain and prod(tensor.shape) >= _LARGE else tensor.numpy()
 
 
 def is_constant(e: Any) -> bool:

@@ -9,6 +9,7 @@ The difference begins at the first node that is not one of them.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import importlib
 import itertools
 import os
@@ -108,13 +109,16 @@ def verify_graph(
     tolerance: float,
     seed: int = 0,
     constants: Mapping[str, Any] | None = None,
+    params: Mapping[str, Any] | None = None,
 ) -> Verification:
     """Compare a graph with its ONNX model; see ``portcall.compile.verify``.
 
     Parameters:
         constants: the inputs that it was compiled with, of which those that the model has are used.
+        params: those that the executor lacks. It gets them when onnxruntime has run, whose copy of them is gone then.
     """
     shapes, types = executor.get_input_info()
+    shapes = {name: shape for name, shape in shapes.items() if name not in (params or {})}
     proto = onnx.ModelProto()
     proto.CopyFrom(load(model).model)
     tolerance = allowed(proto, tolerance)
@@ -130,6 +134,9 @@ def verify_graph(
     bind_shapes(proto, shapes)
     feeds = {**random_inputs(shapes, types, seed, proto), **given}
     expected = reference(proto, feeds)
+    if params is not None:
+        ctypes.CDLL(None).malloc_trim(0)  # glibc keeps what onnxruntime had
+        executor.load_params(params)
     executor.run(**{name: array for name, array in feeds.items() if name in shapes})
     made = compare([executor.get_output(number).numpy() for number in range(len(expected))], expected, tolerance)
     return made if made.ok else Verification(made.outputs, _first_difference(executor, proto, feeds, tolerance))
@@ -314,6 +321,8 @@ def _session(model: Any) -> Callable[[Mapping[str, Array]], dict[str, Array]]:
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 4  # its errors are raised, too
+    options.enable_cpu_mem_arena = False
+    options.add_session_config_entry("session.disable_prepacking", "1")  # or it would have a copy of all weights
     names = [value.name for value in model.graph.output]
     known = onnx.ModelProto()
     known.CopyFrom(model)
