@@ -23,7 +23,7 @@ from compile.reference import check, make
 from compile.test_models import branches, random
 from portcall.cli import cli
 from portcall.compile import _math, _verify
-from portcall.errors import ModelError, ModuleLoadError, WrongResultsError
+from portcall.errors import CompileError, ModelError, ModuleLoadError, WrongResultsError
 from portcall.inspect import check_file
 
 pytestmark = pytest.mark.peers
@@ -117,6 +117,21 @@ def test_onnx_goes_to_no_other_runtime_after_a_wrong_kernel(monkeypatch: pytest.
     assert result.exit_code == 1
     assert [path.name for path in tmp_path.glob("*.so")] == ["m.wrong.so"]
     assert "portcall verify" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("raised", "told"),
+    [(ModelError, WrongResultsError), (AssertionError, WrongResultsError), (CompileError, CompileError)],
+)
+def test_onnx_goes_to_no_other_runtime_after_an_error_in_the_check(
+    monkeypatch: pytest.MonkeyPatch, raised: type[Exception], told: type[Exception]
+) -> None:
+    def fail(*_: Any, **__: Any) -> Any:
+        raise raised("on purpose")
+
+    monkeypatch.setattr(_verify, "verify_graph", fail)
+    with pytest.raises(told, match="on purpose"):
+        portcall.compile.onnx(branches())
 
 
 def test_a_model_says_whether_it_was_compared() -> None:

@@ -29,7 +29,7 @@ from portcall.compile._rewriting import Graph, attribute_of
 from portcall.compile._simplify import decompose, fold_constants
 from portcall.compile._target import Target
 from portcall.compile._weights import array_of, arrays_apart
-from portcall.errors import ModelError, WrongResultsError
+from portcall.errors import CompileError, DeviceError, ModelError, WrongResultsError
 from portcall.extras import install_command, is_there
 from portcall.graph import GraphModule, GraphModuleDebug
 
@@ -208,18 +208,23 @@ def check(made: Made, run: Callable[[Made], Verification]) -> Made:
     What could not be compared says why, in ``unchecked``.
 
     Raises:
-        WrongResultsError: they differ.
+        WrongResultsError: they differ, or the compiled model raises.
     """
+    hint = "it is a bug of the compiler, which check=False and --no-check leave unnoticed"
     try:
         found = run(made)
     except ReferenceFailedError as error:
         return replace(made, unchecked=str(error))
     except MemoryError:
         return replace(made, unchecked="its values are too large for the memory of this machine")
+    except (CompileError, DeviceError):
+        raise
+    except (AssertionError, RuntimeError, ValueError) as error:
+        text = f"the compiled model raises where onnxruntime does not: {type(error).__name__}: {error}"
+        raise WrongResultsError(text, made, hint=hint) from error
     if not found.ok:
         where = f", beginning in the node '{found.first}'" if found.first else ""
         text = f"the compiled model gives other values than onnxruntime (by {found.worst:.2g} of the largest{where})"
-        hint = "it is a bug of the compiler, which check=False and --no-check leave unnoticed"
         raise WrongResultsError(text, made, hint=hint)
     return replace(made, unchecked="")
 
