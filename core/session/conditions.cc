@@ -266,7 +266,10 @@ Sensors OfBoard(const std::string& root, const char* kind) {
       const int64_t number = NumberIn(sensor + "_input");
       if (number < 0) return;
       const std::string label = FirstLine(sensor + "_label");
-      if (label.compare(0, 5, "Ecore") != 0) found.Add(label.empty() ? name : name + ' ' + label, number);
+      if (label.compare(0, 5, "Ecore") == 0) continue;
+      std::string words = name;
+      if (!label.empty()) (words += ' ') += label;
+      found.Add(words, number);
     }
   });
   return found;
