@@ -23,9 +23,8 @@ CORE_LIMIT = 600_000
 GRAPH_LIMIT = 140_000
 VM_LIMIT = 130_000
 LM_LIMIT = 89_000  # the caches of language models, sampling, recurrent states (10 KB)
-SESSION_LIMIT = (
-    333_000  # with both halves of the handshake, a listener, a machine's state and sensors, what a library lacks, a sandbox
-)
+# With both halves of the handshake, a listener, a machine's state and sensors, what libraries lack, a sandbox.
+SESSION_LIMIT = 333_000
 OPENCL_LIMIT = CUDA_LIMIT = 105_000
 BINARIES = Path(sys.executable).parent
 
