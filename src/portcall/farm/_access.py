@@ -111,7 +111,7 @@ class Access:
             return found if found is not None and not found.expired else None
         return None if self.required else Token(user[:200] or "anybody", "admin", top_class="urgent")
 
-    def with_remedy(self, token: str) -> str:
+    def why_not(self, token: str) -> str:
         """Say why a token does not count."""
         if not token:
             return "this farm needs a token"

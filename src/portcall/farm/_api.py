@@ -64,7 +64,7 @@ class Api:
                 return self._tokens.redeem(command)
             caller = self.access.caller(token, command.text("user", ""))
             if caller is None:
-                raise ApiError(self.access.with_remedy(token), "token", 401)
+                raise ApiError(self.access.why_not(token), "token", 401)
             act = self._commands.get(command.name)
             if act is None:
                 raise ApiError(f"there is no command {command.name[:40]!r}", "invalid")
@@ -77,7 +77,7 @@ class Api:
                 return dict(answer)
             found = dict(await answer)
             if token and self.access.caller(token, "") is None:  # it counts no more since the answer was held back
-                raise ApiError(self.access.with_remedy(token), "token", 401)
+                raise ApiError(self.access.why_not(token), "token", 401)
             return found
         except ApiError:
             raise

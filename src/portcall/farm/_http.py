@@ -175,7 +175,7 @@ class Pages:
         caller = self._api.access.caller(token, "page") if token else None
         if caller is not None:
             return f"the token is for the role {caller.role}, which may not look at these pages"
-        return self._api.access.with_remedy(token) if token else ""
+        return self._api.access.why_not(token) if token else ""
 
     async def login(self, request: web.Request) -> web.Response:
         """Keep a token in a cookie of this browser."""
