@@ -18,7 +18,7 @@ from onnx import helper, numpy_helper
 
 from compile.reference import make
 from compile.test_models import branches, random
-from portcall import compile
+from portcall import compile, errors
 from portcall.cli import cli
 
 pytestmark = pytest.mark.peers
@@ -84,6 +84,22 @@ def test_run_fixes_shapes_by_the_arrays_where_a_model_needs_them(tmp_path: Path,
         "--runtime graph"
         in portcall("compile", model, "--runtime", "vm", "-o", tmp_path / "m.so", code=1)["error"]["next"]
     )
+
+
+def test_run_compiles_a_model_that_is_wrong_no_second_time(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    def onnx(*_: Any, **options: Any) -> Any:
+        asked.append(options["shapes"])
+        raise errors.WrongResultsError("on purpose")
+
+    monkeypatch.setattr(compile, "onnx", onnx)
+    np.save(tmp_path / "x.npy", random(5, 1, 3))
+    told = portcall("run", model, "--input", f"x=@{tmp_path / 'x.npy'}", code=1)
+    assert "on purpose" in told["error"]["message"]
+    assert asked == [{}]
 
 
 def test_run_compiles_a_model_for_the_machine_of_a_server(model: Path, tmp_path: Path) -> None:

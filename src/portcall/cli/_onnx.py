@@ -18,7 +18,7 @@ from portcall.cli._errors import CommandError, message_of
 from portcall.cli._inputs import read_input
 from portcall.cli._output import echo_error
 from portcall.cli._progress import StatusLine
-from portcall.errors import ModelError
+from portcall.errors import ModelError, WrongResultsError
 
 SUFFIX = ".onnx"
 SHAPE = re.compile(r"(?P<name>.+)=(?P<extents>(?:\d+|\?)(?:[x,](?:\d+|\?))*|)")
@@ -96,6 +96,8 @@ def compiled(
         make = functools.partial(compile.onnx, path, target, constants=constants, cache=True, progress=step)
         try:
             return str(make(shapes=shapes))
+        except WrongResultsError:
+            raise
         except ModelError:
             known = {**shapes_of(inputs), **shapes}
             if known == shapes:
