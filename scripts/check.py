@@ -39,11 +39,13 @@ class Lanes:
             process = self._start(target)
             if process is None:
                 return
-            code = process.wait()
+            _, status, used = os.wait4(process.pid, 0)
+            code = process.returncode = os.waitstatus_to_exitcode(status)
+            took = f"{time.monotonic() - began:.0f} s, {used.ru_utime + used.ru_stime:.0f} s of processor"
             with self._lock:
                 del self._running[target]
                 if not self.ended.is_set():
-                    print(f"{target}: {'failed' if code else 'passed'} in {time.monotonic() - began:.0f} s", flush=True)
+                    print(f"{target}: {'failed' if code else 'passed'} in {took}", flush=True)
                     if code:
                         print(f"the end of {LOGS / target}.log:", *lines_of(target)[-LINES:], sep="\n", flush=True)
                         self._end()
