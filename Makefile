@@ -356,10 +356,12 @@ bench-board: venv build ## the server without Python beside `portcall serve`: si
 bench-objects: venv build $(OBJECTS_PEER) ## the same for objects: attributes, trees, JSON, long chains, a million nodes
 	PYTHONPATH=$(OBJECTS_PEER) $(PY) benchmarks/objects.py
 
+# TUNING_RUNS=10 compares two quiet boards with one of them that has 70 % of a core: half an hour.
 TUNING_TRIALS ?= 32
+TUNING_RUNS ?= 0
 .PHONY: test-tuning
 test-tuning: venv build $(OBJECTS_PEER) ## TVM's meta_schedule tunes a kernel on a farm with two boards: minutes
-	PYTHONPATH=tests $(PY) tests/farm/tuning.py $(OBJECTS_PEER) $(TUNING_TRIALS)
+	PYTHONPATH=tests $(PY) tests/farm/tuning.py $(OBJECTS_PEER) $(TUNING_TRIALS) $(TUNING_RUNS)
 
 .PHONY: bench-devices test-nvrtc
 bench-devices: venv build $(POCL) ## what launches on OpenCL's first device cost, beside a loop in C

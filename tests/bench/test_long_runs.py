@@ -7,6 +7,7 @@ import math
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -169,6 +170,34 @@ def test_cool_gives_up_in_time(states: Callable[[list[Reading]], None]) -> None:
     assert "80 °C" in third.finding.message
 
 
+@pytest.mark.parametrize(("counter", "code"), [("waited_ns", "waited"), ("stolen_ns", "stolen"), ("quota_ns", "quota")])
+def test_cool_waits_until_nothing_takes_the_core(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, counter: str, code: str
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(_cooling, "WORK_S", 0.01)
+    now: dict[str, Any] = {"time_ns": 0, "on_cpu_ns": 0, counter: 0}
+    taken = 0
+
+    def read() -> Reading:
+        for name, more in (("time_ns", 100), ("on_cpu_ns", 100 - taken), (counter, taken)):
+            now[name] += more
+        return Reading(probe_ns=100, **now)
+
+    monkeypatch.setattr(_cooling, "reader", lambda session: read)
+
+    def sleep(seconds: float) -> None:
+        nonlocal taken
+        taken = max(taken - 10, 0)
+
+    assert cool(60, sleep=sleep).reached
+    taken = 30
+    found = cool(2, sleep=sleep)
+    assert (found.reached, found.finding and found.finding.code) == (False, code)
+    taken = 30
+    assert cool(60, sleep=sleep) == _cooling.Cooled(True, 3)
+
+
 def test_cool_needs_no_wait_where_a_machine_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_cooling, "reader", lambda session: lambda: None)
     assert cool(60) == _cooling.Cooled(True, 0)
@@ -186,6 +215,7 @@ def test_cool_reads_the_heat_of_a_tree(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("PORTCALL_MACHINE_ROOT", str(root))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(_cooling, "NEAR", 1e9)  # this machine's own clock does not matter here
+    monkeypatch.setattr(_cooling, "WORK_S", 0)  # nor does other work
     naps: list[float] = []
 
     def sleep(seconds: float) -> None:

@@ -136,8 +136,8 @@ def test_relax_keeps_kernels_beside_words_in_other_places(square: bool) -> None:
     """Bytes that become rows, and words on the left of a product and on its right."""
     from tvm import relax, tirx
 
-    builder, rows, size = relax.BlockBuilder(), tirx.Var("n", "int64"), 16
-    shapes = {"x": ([rows, size], "uint8"), "q": ([size, 2], "uint32"), "s": ([size, 2], "float32"),
+    builder, rows, size = relax.BlockBuilder(), tirx.Var("n", "int64"), 32
+    shapes = {"x": ([rows, size], "uint8"), "q": ([size, 4], "uint32"), "s": ([size, 4], "float32"),
               "w": ([size, size], "float32")}  # fmt: skip
     x, q, s, w = variables = [relax.Var(name, relax.TensorType(*each)) for name, each in shapes.items()]
 

@@ -64,13 +64,13 @@ def f32(*shape: int) -> tuple[tuple[int, ...], str]:
     return shape, "float32"
 
 
-def mlp_json() -> str:
-    """x (4, 16) -> dense, relu, dense -> (4, 10)."""
+def mlp_json(rows: int = 4) -> str:
+    """x (rows, 16) -> dense, relu, dense -> (rows, 10)."""
     m = Model()
-    x, w1, b1 = m.input("x", (4, 16)), m.input("w1", (32, 16)), m.input("b1", (32,))
-    hidden = m.call("relu", [m.call("dense", [x, w1, b1], f32(4, 32), name="dense1")], f32(4, 32))
+    x, w1, b1 = m.input("x", (rows, 16)), m.input("w1", (32, 16)), m.input("b1", (32,))
+    hidden = m.call("relu", [m.call("dense", [x, w1, b1], f32(rows, 32), name="dense1")], f32(rows, 32))
     w2, b2 = m.input("w2", (10, 32)), m.input("b2", (10,))
-    return m.json(m.call("dense", [hidden, w2, b2], f32(4, 10), name="dense2"))
+    return m.json(m.call("dense", [hidden, w2, b2], f32(rows, 10), name="dense2"))
 
 
 def mlp_params(seed: int = 0) -> dict[str, Any]:

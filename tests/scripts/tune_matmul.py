@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TVM's meta_schedule tunes a matrix product on boards of a tracker: ``python tune_matmul.py HOST PORT KEY TRIALS``.
+"""TVM's meta_schedule tunes a matrix product on a tracker's boards: ``tune_matmul.py HOST PORT KEY TRIALS STRATEGY``.
 
-It prints a JSON object: trials, how many failed, seconds of the plain kernel and of the best one, and whether the best
-one's product is numpy's. It needs apache-tvm-ffi 0.1.14.post1: later ones do not read the JSON of apache-tvm 0.27.
+It prints a JSON object: the seconds of each trial, null of one that failed; how many failed; seconds of the plain
+kernel and of the best one; and whether the best one's product is numpy's. It needs apache-tvm-ffi 0.1.14.post1: later
+ones do not read the JSON of apache-tvm 0.27.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def measure(host: str, port: int, key: str, module: Any) -> tuple[float, bool]:
     return seconds, bool(np.allclose(product.numpy(), inputs[0] @ inputs[1], rtol=1e-4))
 
 
-def main(host: str, port: int, key: str, trials: int) -> None:
+def main(host: str, port: int, key: str, trials: int, strategy: Any) -> None:
     module = tvm.IRModule({"main": matmul().with_attr("global_symbol", "main")})
     runner = RPCRunner(RPCConfig(host, port, key, session_timeout_sec=60),
                        EvaluatorConfig(number=3, repeat=1, min_repeat_ms=10, enable_cpu_cache_flush=True))  # fmt: skip
@@ -64,7 +65,8 @@ def main(host: str, port: int, key: str, trials: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         database = tune_tir(
             module, tvm.target.Target(TARGET), folder, trials, num_trials_per_iter=16, builder=builder,
-            runner=runner, cost_model="random", seed=1, measure_callbacks=[Keep(), ms.measure_callback.AddToDatabase()],
+            runner=runner, cost_model="random", strategy=strategy, seed=1,
+            measure_callbacks=[Keep(), ms.measure_callback.AddToDatabase()],
         )  # fmt: skip
         wrong = [str(error) for _, error in measured if error]
         if len(wrong) == len(measured):
@@ -72,8 +74,9 @@ def main(host: str, port: int, key: str, trials: int) -> None:
         schedule = ms.tir_integration.compile_tir(database, module, tvm.target.Target(TARGET))
     first, _ = measure(host, port, key, module)
     best, right = measure(host, port, key, schedule.mod)
-    print(json.dumps({"trials": len(measured), "failed": len(wrong), "first": first, "best": best, "right": right}))
+    seconds = [None if error else float(times[0]) for times, error in measured]
+    print(json.dumps({"seconds": seconds, "failed": len(wrong), "first": first, "best": best, "right": right}))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4]))
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4]), sys.argv[5])

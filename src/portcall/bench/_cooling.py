@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wait until a machine is as cool as it was at its best, which is remembered for each place."""
+"""Wait until a machine is as cool as it was at its best, which is remembered for each place, and has a core free."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from portcall._folders import cache_folder
-from portcall.bench._conditions import Finding, Reader, Reading, Session, reader
+from portcall.bench._conditions import Finding, Interval, Reader, Reading, Session, account, reader
 from portcall.bench._measure import Progress
 from portcall.bench._units import format_duration
 
@@ -22,6 +22,7 @@ NEAR, WARMER_C = 1.01, 3.0  # the probe, times the best, and degrees above the c
 STEADY_S = 20.0  # where nothing is remembered: neither gets better for so long
 STEP_S = 1.0
 AWAKE_S, AWAKE = 0.05, 20  # seconds of readings, and most of them, that wake a clock up
+WORK_S = 0.3  # seconds of work that show whether others take the core: quotas are for tenths of a second
 REMEMBERED = 20  # states at the beginning of measurements
 
 
@@ -30,9 +31,9 @@ class Cooled:
     """How a wait ended.
 
     Attributes:
-        reached: the machine is cool, or does not tell.
+        reached: the machine is cool and nothing takes its core away, or it does not tell.
         seconds: how long it took.
-        finding: that it is not cool; None where it is.
+        finding: what is not so; None where it is.
     """
 
     reached: bool
@@ -50,6 +51,7 @@ def cool(
 ) -> Cooled:
     """Wait until the machine is cool: its clock within 1 % of the best known, its heat within 3 °C of the least.
 
+    Nor may other work, a quota or a hypervisor take the core away; from a session's thread, a quota alone is seen.
     Where nothing is known of the place, it waits until neither improves for 20 s. What it ends with is remembered.
 
     Parameters:
@@ -65,9 +67,13 @@ def cool(
         return Cooled(True, 0.0)
     now = best
     with progress("waiting until the machine is cool", limit):
-        while not (_as_cool(now, known) if known else waited - steady_since >= STEADY_S):
+        while True:
+            cooled = _as_cool(now, known) if known else waited - steady_since >= STEADY_S
+            taken = _taken(read, alone=session is None) if cooled else None
+            if cooled and taken is None:
+                break
             if waited >= limit:
-                return Cooled(False, waited, _finding(now, known, waited))
+                return Cooled(False, waited, taken or _finding(now, known, waited))
             step = min(STEP_S, limit - waited)
             sleep(step)
             waited += step
@@ -89,6 +95,23 @@ def _awake(read: Reader) -> Reading | None:
         if time.monotonic() - began > AWAKE_S:
             break
     return replace(last, probe_ns=fastest) if last and fastest else last
+
+
+def _taken(read: Reader, *, alone: bool) -> Finding | None:
+    """Return what takes the core away from work.
+
+    Parameters:
+        alone: the thread that reads is this one, and does nothing else; a session's waits for requests in between.
+    """
+    first = last = read()
+    until = time.monotonic() + WORK_S
+    while first and last and first.time_ns and time.monotonic() < until:
+        last = read()
+    if not (first and last):
+        return None
+    work = Interval(first, last, 0.0)
+    busy_s = work.grown("time_ns" if alone else "on_cpu_ns")
+    return next(account([replace(work, busy_s=busy_s, paced=not alone)], on_host=alone), None)
 
 
 def _better(now: Reading, best: Reading) -> bool:

@@ -24,9 +24,10 @@ WORD = "cool"  # a library of that name is ./cool
 @click.argument("limit", callback=read_limit, metavar="TIME")
 @click.pass_context
 def command(ctx: click.Context, limit: float, json_to: str | None) -> None:
-    """Wait, at most so long, until the clock of this machine is within 1 % of the fastest that is remembered of it, and
-    its heat within 3 °C of the least. Exit with 6 where it does not get there: as --check of `portcall serve --farm`
-    that sends the request to another board. Where the machine tells neither, nothing is waited for.
+    """Wait, at most so long, until the clock of this machine is within 1 % of the fastest that is remembered of it, its
+    heat within 3 °C of the least, and nothing takes a core away from 0.3 s of work. Exit with 6 where it does not get
+    there: as --check of `portcall serve --farm` that sends the request to another board. Where the machine does not
+    tell, nothing is waited for.
     """
     with StatusLine() as status:
         found = cool(limit, place=os.environ.get("PORTCALL_PLACE", ""), progress=status.expect)

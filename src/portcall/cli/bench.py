@@ -243,10 +243,14 @@ def compare_two(ctx: click.Context, given: dict[str, Any], json_to: str | None, 
     old = {**given, "rpc": given["against_rpc"] or given["rpc"], "second" if given["kernels"] else "file": other}
     for words in (given, old):
         prepare(words)
+    taken: dict[str, list[str]] = {}  # what the sides' models take
 
     @contextlib.contextmanager
     def open_run(words: dict[str, Any]) -> Iterator[Run]:
         with open_subject(ctx, words) as subject:
+            inputs = subject.facts.get("inputs")
+            taken[words["named"]] = sorted(inputs.values()) if isinstance(inputs, dict) else []
+            check_alike(taken)
             yield subject.run
 
     compared = compare_sides(given, old, open_run)
@@ -267,6 +271,21 @@ def compare_two(ctx: click.Context, given: dict[str, Any], json_to: str | None, 
     if problem:
         print_problem(problem)
     ctx.exit(code)
+
+
+def check_alike(taken: dict[str, list[str]]) -> None:
+    """See to it that all models take inputs of the same types and shapes.
+
+    Raises:
+        click.UsageError: they do not; their times say nothing of each other.
+    """
+    (file, first), *others = taken.items()
+    for other, inputs in others:
+        if inputs != first:
+            raise click.UsageError(
+                f"{file} takes {' and '.join(first)}, and {other} {' and '.join(inputs)}: these are different models, "
+                "or have different shapes (--shape)"
+            )
 
 
 @dataclass(frozen=True)
