@@ -271,7 +271,7 @@ def test_bench_against_refuses_a_model_of_other_inputs(invoke: Invoke, files: Fi
     graph.export_bundle(tmp_path / "eight.so", mlp_json(8), files("kernels.so"), mlp_params())
     shown = invoke("bench", files("bundle.so"), "--fill", "random", "--against", str(tmp_path / "eight.so"))
     assert shown.exit_code == 2, shown.output
-    assert "float32[8,16]" in shown.stderr
+    assert "float32[8, 16]" in shown.stderr
 
 
 # ---- inspect -------------------------------------------------------------------------------------------------------

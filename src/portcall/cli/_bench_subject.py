@@ -49,6 +49,7 @@ class Subject:
         run: times so many calls, so many times, with a pause after each time.
         profile: runs it once, and says where the time goes; None where there is no such thing.
         origins: what nodes compute of the model that was compiled, by name.
+        inputs: types and shapes of what a model takes.
     """
 
     text: str
@@ -57,6 +58,7 @@ class Subject:
     run: Run
     profile: Callable[[], Profile | CallProfile] | None = None
     origins: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    inputs: Sequence[str] = ()
 
 
 def open_subject(ctx: click.Context, given: dict[str, Any]) -> AbstractContextManager[Subject]:
@@ -115,6 +117,7 @@ def open_benched_model(ctx: click.Context, given: dict[str, Any]) -> Iterator[Su
             run,
             lambda: GraphModuleDebug(model.executor.module, model.executor.plan).profile(),
             origins_of(read_bundle(given["file"]).graph) if file_kind(given["file"]) == "bundle" else {},
+            sorted(f"{each.array.dtype}{list(each.array.shape)}" for each in model.inputs.values()),
         )
 
 

@@ -35,7 +35,7 @@ from portcall.cli._output import print_json, print_line, print_problem, print_wa
 from portcall.errors import FarmError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
     from portcall.bench import Verdict
     from portcall.farm import Lease
@@ -243,13 +243,12 @@ def compare_two(ctx: click.Context, given: dict[str, Any], json_to: str | None, 
     old = {**given, "rpc": given["against_rpc"] or given["rpc"], "second" if given["kernels"] else "file": other}
     for words in (given, old):
         prepare(words)
-    taken: dict[str, list[str]] = {}  # what the sides' models take
+    taken: dict[str, Sequence[str]] = {}  # what the sides' models take
 
     @contextlib.contextmanager
     def open_run(words: dict[str, Any]) -> Iterator[Run]:
         with open_subject(ctx, words) as subject:
-            inputs = subject.facts.get("inputs")
-            taken[words["named"]] = sorted(inputs.values()) if isinstance(inputs, dict) else []
+            taken[words["named"]] = subject.inputs
             check_alike(taken)
             yield subject.run
 
@@ -273,7 +272,7 @@ def compare_two(ctx: click.Context, given: dict[str, Any], json_to: str | None, 
     ctx.exit(code)
 
 
-def check_alike(taken: dict[str, list[str]]) -> None:
+def check_alike(taken: Mapping[str, Sequence[str]]) -> None:
     """See to it that all models take inputs of the same types and shapes.
 
     Raises:
