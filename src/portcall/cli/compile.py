@@ -156,7 +156,7 @@ def report_executable(made: CompiledExecutable, output: str, nbytes: int, json_t
     if slow or not total:
         which = f"{slow} of {total} kernels are" if total else "all kernels are"
         advice = "; a graph has fewer of them: give --shape" if "?" in inputs or "--shape" in made.reason else ""
-        print_line(f"{which} TVM's own, which take longer, a 3x3 convolution 15 times{advice}", "note", "yellow")
+        print_line(f"{which} TVM's own, which take longer{advice}", "note", "yellow")
     print_line(", ".join(f"{name} {format_duration(seconds)}" for name, seconds in made.steps.items()))
     print_next(made, output, [
         f"--input={name}={example(text, made.sizes.get(name))}" for name, text in made.inputs.items()

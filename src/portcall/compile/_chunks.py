@@ -23,6 +23,7 @@ from portcall.compile._convolution import Variant, choose_tile, weights_of, writ
 from portcall.compile._default import schedule_open
 from portcall.compile._kernels import Kernel, Rules
 from portcall.compile._parameters import CHUNKS, PARAMETERS, read_parameters, with_matrix
+from portcall.compile._pictures import write_picture
 from portcall.compile._products import Product
 from portcall.compile._program import Call, Program, Value, is_constant
 from portcall.compile._reading import NotThisKindError, Reading
@@ -158,12 +159,16 @@ class _Calls(PyExprMutator):  # type: ignore[misc]
     def _kernel(self, name: str, arguments: Sequence[Any], only: str = "") -> tuple[Any, Mapping[int, Any]] | None:
         """Return the kernel of a function, and how its constants are packed; None if no rule is for it."""
         function = self.functions[name]
-        if len(function.params) != len(arguments) + 1 or not all(hasattr(each, "shape") for each in function.params):
+        if len(function.params) != len(arguments) + 1:
             return None
         try:
             made, kernel = _write(name, function, arguments, self.target, self.winograd)
         except NotThisKindError:
-            return None
+            try:
+                kernel = write_picture(name, function, [is_constant(each) for each in arguments], self.target)
+            except NotThisKindError:
+                return None
+            made = kernel.function
         if only and kernel.rule != only:
             return None
         variable = self.builder_.add_func(made, f"{name}_chunks")
@@ -172,6 +177,8 @@ class _Calls(PyExprMutator):  # type: ignore[misc]
 
 
 def _write(name: str, function: Any, arguments: Sequence[Any], target: Target, winograd: str) -> tuple[Any, Kernel]:
+    if not all(hasattr(each, "shape") for each in function.params):
+        raise NotThisKindError("extents among the parameters")
     known = _open_extents(function)
     if known is None:
         (kernel,) = _kernels(name, [function], arguments, target, winograd)

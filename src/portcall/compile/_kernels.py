@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -106,7 +106,7 @@ class Rules:
         for read in (read_convolution, read_product):
             try:
                 product = read(reading)
-                _check_floats(reading, product.stage)
+                check_floats(reading, product.stage)
                 return product
             except NotThisKindError:
                 continue
@@ -166,7 +166,7 @@ class Rules:
         """Return a call's transposed convolution with constant weights; None if it is none."""
         try:
             found = read_transposed(reading) if reading is not None else None
-            _check_floats(found.product.reading, found.product.stage) if found is not None else None
+            check_floats(found.product.reading, found.product.stage) if found is not None else None
         except NotThisKindError:
             return None
         return found if found is not None and call.inputs[found.product.weights].data is not None else None
@@ -279,7 +279,7 @@ def _has_bytes(call: Call, product: Product) -> bool:
     return product.stage.kinds != "SSSSRRR" and are_bytes(call.inputs[product.weights].data)
 
 
-def _check_floats(reading: Reading, stage: Stage) -> None:
+def check_floats(reading: Reading, stage: Stage) -> None:
     """Raise NotThisKindError where a product or its result are of another type; what follows may read masks."""
     parts = [stage.buffer, reading.result, *(factor.source for factor in factors(stage))]
     if any(str(buffer.dtype) != "float32" for buffer in parts):
@@ -294,12 +294,13 @@ def _write_window(reading: Reading, what: ByChannel, target: Target, parallel: b
 
 
 def _write_pooling(reading: Reading, target: Target, parallel: bool) -> Any:
-    return _write_window(reading, read_pooling(reading), target, parallel)
+    what = read_pooling(reading)
+    return _write_window(reading, replace(what, window=what.window.lying()), target, parallel)
 
 
 def _write_batched(reading: Reading, target: Target, parallel: bool) -> Any:
     what = read_batched(reading)
-    _check_floats(reading, what.stage)
+    check_floats(reading, what.stage)
     w, buffers = Writer(parallel), reading.buffers()
     *inputs, output = buffers.values()
     write_batched(w, what, target, buffers, output)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from tvm import tirx
 
-from portcall.compile._reading import NotThisKindError, Reading, Stage, flat_index, shape_of
+from portcall.compile._reading import NotThisKindError, Reading, Stage, are_same, flat_index, is_one
 from portcall.compile._writer import Buffer, Expr, Index, at_least, at_most, floordiv, floormod
 
 _LOWEST = float(np.finfo("float32").min)  # TVM pads with it where -inf would be right
@@ -195,15 +195,16 @@ def epilogue(
     result, channels = reading.result, stage.extents[stage.kinds.rindex("S")]
     if stage.buffer.name == result.name:
         return total
-    indices = _unravel(shape_of(result), place, channels, picture)
+    indices = _unravel(reading.shape(result), place, channels, picture)
 
     def load(buffer: Buffer, at: list[Index]) -> Expr | None:
         if buffer.name == stage.buffer.name:
-            if not _same_place(buffer, at, result, indices):
+            if not _same_place(reading.shape(buffer), at, reading.shape(result), indices):
                 raise NotThisKindError("the result is read at another place")
             return total
         if reading.is_input(buffer):
-            if all(a is b for a, b in zip(at, indices, strict=False)) and shape_of(buffer) == shape_of(result):
+            in_place = all(a is b for a, b in zip(at, indices, strict=False))
+            if in_place and are_same(reading.shape(buffer), reading.shape(result)):
                 return buffers[buffer.name][place.pixel * channels + place.channel]
             return buffers[buffer.name][flat_index(buffer, at)]
         return None
@@ -229,14 +230,15 @@ def unravel(number: Index, extents: Sequence[int]) -> list[Index]:
     return indices[::-1]
 
 
-def _same_place(buffer: Buffer, at: list[Index], result: Buffer, indices: list[Index]) -> bool:
+def _same_place(shape: Sequence[Any], at: list[Index], other: Sequence[Any], indices: list[Index]) -> bool:
     """Tell whether two places are the same one of equal shapes, axes of one element apart.
 
     A Slice from the first element reads the same place of a larger tensor, which does not fit into the result.
     """
-    mine = [(index, extent) for index, extent in zip(at, shape_of(buffer), strict=True) if extent != 1]
-    other = [(index, extent) for index, extent in zip(indices, shape_of(result), strict=True) if extent != 1]
-    return len(mine) == len(other) and all(a is b and m == n for (a, m), (b, n) in zip(mine, other, strict=True))
+    mine = [(index, extent) for index, extent in zip(at, shape, strict=True) if not is_one(extent)]
+    others = [(index, extent) for index, extent in zip(indices, other, strict=True) if not is_one(extent)]
+    same = are_same([extent for _, extent in mine], [extent for _, extent in others])
+    return same and all(a is b for (a, _), (b, _) in zip(mine, others, strict=True))
 
 
 def read_convolution(reading: Reading) -> Product:
@@ -245,6 +247,12 @@ def read_convolution(reading: Reading) -> Product:
     Raises:
         NotThisKindError: it is something else.
     """
+    product = convolution_of(reading)
+    return replace(product, window=product.window.lying()).checked()
+
+
+def convolution_of(reading: Reading) -> Product:
+    """Return the convolution in a function, whatever its extents are and whatever follows it; see above."""
     stage = _only_reduction(reading, "SSSSRRR")
     x, w = factors(stage)
     names = stage.axes
@@ -253,6 +261,8 @@ def read_convolution(reading: Reading) -> Product:
         return reading.one_place(index, {name: value if k == axis else 0 for k, name in enumerate(names)})
 
     n, oh, ow, o, kh, kw, group_channels = stage.extents
+    if not all(isinstance(extent, int) for extent in stage.extents[3:]):
+        raise NotThisKindError("channels or a window that are not known")
     if len(x.indices) != 4 or len(w.indices) != 4:
         raise NotThisKindError("operands of other ranks")
     if [at(w.indices[0], 4), at(w.indices[1], 5), at(w.indices[2], 6), at(w.indices[3], 3)] != [1, 1, 1, 1]:
@@ -267,7 +277,7 @@ def read_convolution(reading: Reading) -> Product:
     offsets = [a + b for a, b in zip(offsets, behind, strict=True)]
     if not (reading.is_input(source) and reading.is_input(w.source)) or offsets[0] or offsets[3]:
         raise NotThisKindError("operands that are computed")
-    _, h, width, c = shape_of(source)
+    _, h, width, c = reading.shape(source)
     window = Window(
         n, h, width, c, oh, ow, o, kh, kw, at(x.indices[1], 1), at(x.indices[2], 2), at(x.indices[1], 4),
         at(x.indices[2], 5), -offsets[1], -offsets[2], groups,
@@ -275,7 +285,7 @@ def read_convolution(reading: Reading) -> Product:
     if c != group_channels * groups:
         raise NotThisKindError("channels that are left out")
     data, weights = (reading.names.index(buffer.name) for buffer in (source, w.source))
-    return Product(reading, window.lying(), data, weights, stage).checked()
+    return Product(reading, window, data, weights, stage)
 
 
 def read_product(reading: Reading) -> Product:
@@ -365,6 +375,6 @@ def behind_padding(reading: Reading, buffer: Buffer, fill: float) -> tuple[Buffe
     offsets = [reading.one_place(index, zero) for index in value.indices]
     for k, index in enumerate(value.indices):
         step = reading.one_place(index, {**zero, stage.axes[k]: 1}) - offsets[k]
-        if stage.extents[k] > 1 and step != 1:
+        if not is_one(stage.extents[k]) and step != 1:
             raise NotThisKindError("padding that moves")
     return value.source, offsets

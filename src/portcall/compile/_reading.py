@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 from tvm import ir, s_tir, sym, tirx
+from tvm_ffi import structural_equal
 
 from portcall.compile import _math
 from portcall.compile._writer import Expr, Index, flat_buffer, floordiv, floormod
@@ -36,7 +37,7 @@ class Stage:
 
     Attributes:
         kinds: a letter for each axis: S of the result, R of a reduction.
-        axes, extents: the names and the sizes of the axes.
+        axes, extents: the names and the sizes of the axes; these are expressions where they are not known.
         buffer, indices: where its value goes.
         value: the expression; in a reduction with the buffer itself among its operands.
         start: what a reduction begins with, or None.
@@ -62,8 +63,27 @@ def integer(value: Any) -> int:
     return int(value.value)
 
 
-def strides(shape: Sequence[int]) -> list[int]:
-    found, step = [], 1
+def extent_of(value: Any) -> Any:
+    """Return an extent as a number, or the expression that it is."""
+    return int(value.value) if type(value).__name__ == "IntImm" else value
+
+
+def is_one(extent: Any) -> bool:
+    return isinstance(extent, int) and extent == 1
+
+
+def are_same(extents: Sequence[Any], others: Sequence[Any]) -> bool:
+    """Tell whether extents are the same numbers and expressions."""
+    return len(extents) == len(others) and all(map(structural_equal, map(_named, extents), map(_named, others)))
+
+
+def _named(extent: Any) -> Any:
+    return tirx.const(extent, "int64") if isinstance(extent, int) else extent
+
+
+def strides(shape: Sequence[Any]) -> list[Any]:
+    found: list[Any] = []
+    step: Any = 1
     for extent in reversed(shape):
         found.append(step)
         step *= extent
@@ -72,10 +92,10 @@ def strides(shape: Sequence[int]) -> list[int]:
 
 def flat_index(buffer: Any, indices: Sequence[Index]) -> Index:
     """Return the place of an element when all of a buffer lies in a row."""
-    shape = shape_of(buffer)
+    shape = [extent_of(extent) for extent in buffer.shape]
     total: Index = 0
     for index, step, extent in zip(indices, strides(shape), shape, strict=True):
-        if extent != 1:
+        if not is_one(extent):
             total = total + index * step
     return total
 
@@ -129,15 +149,23 @@ class Reading:
         inlined: the stages without a reduction by the name of their buffer.
         reductions: the others.
 
+    Parameters:
+        open_shapes: extents need not be known. Variables among the function's parameters are no buffers, and left out.
+
     Raises:
         NotThisKindError: it is not made of such stages, or has several results.
     """
 
-    def __init__(self, function: Any) -> None:
-        self.params, self.stages = _with_own_names(list(function.params), _stages(function.body))
+    def __init__(self, function: Any, *, open_shapes: bool = False) -> None:
+        self._extent = extent_of if open_shapes else integer
+        params = [each for each in function.params if not open_shapes or hasattr(each, "shape")]
+        self.params, self.stages = _with_own_names(params, _stages(function.body, self._extent))
         self.names = [buffer.name for buffer in self.params]
-        for buffer in self.params:
-            shape_of(buffer)
+        extents = [extent for buffer in self.params for extent in self.shape(buffer) if not isinstance(extent, int)]
+        parts = [part for extent in extents for part in walk(extent)]
+        self._variables = {str(part.name) for part in parts if type(part).__name__ == "Var"}
+        if any(name in self._variables for stage in self.stages for name in stage.axes):
+            raise NotThisKindError("an extent with the name of an axis")
         self.reductions = [stage for stage in self.stages if "R" in stage.kinds]
         self.inlined = {stage.buffer.name: stage for stage in self.stages if "R" not in stage.kinds}
         if len({stage.buffer.name for stage in self.stages}) != len(self.stages):
@@ -167,6 +195,9 @@ class Reading:
             for each in self.params
         }
 
+    def shape(self, buffer: Any) -> list[Any]:
+        return [self._extent(extent) for extent in buffer.shape]
+
     def is_input(self, buffer: Any) -> bool:
         return buffer.name in self.names[:-1]
 
@@ -195,6 +226,8 @@ class Reading:
         """Return an expression with other indices for its axes, and ``load`` for what it reads."""
         kind = type(e).__name__
         if kind == "Var":
+            if e.name in self._variables:
+                return e
             if e.name not in names:
                 raise NotThisKindError(f"the axis {e.name} is not known")
             return names[e.name]
@@ -469,18 +502,18 @@ def _infinite(block: Any, body: Any) -> tuple[Any, Any]:
     return body, init
 
 
-def _stages(statement: Any) -> list[Stage]:
+def _stages(statement: Any, extent: Callable[[Any], Any]) -> list[Stage]:
     """Return the stages in a statement, in order."""
     kind = type(statement).__name__
     if kind == "SeqStmt":
-        return [stage for part in statement.seq for stage in _stages(part)]
+        return [stage for part in statement.seq for stage in _stages(part, extent)]
     if kind == "For":
-        return _stages(statement.body)
+        return _stages(statement.body, extent)
     if kind != "SBlockRealize":
         raise NotThisKindError(f"a statement of kind {kind}")
     block = statement.block
     if block.name_hint == "root":
-        return _stages(block.body)
+        return _stages(block.body, extent)
     store = block.body
     if type(store).__name__ != "BufferStore":
         raise NotThisKindError(f"a stage with a body of kind {type(store).__name__}")
@@ -491,7 +524,7 @@ def _stages(statement: Any) -> list[Stage]:
     return [
         Stage(
             block.name_hint, kinds, tuple(axis.var.name for axis in block.iter_vars),
-            tuple(integer(axis.dom.extent) for axis in block.iter_vars), store.buffer, tuple(store.indices),
+            tuple(extent(axis.dom.extent) for axis in block.iter_vars), store.buffer, tuple(store.indices),
             store.value, start,
         )
     ]  # fmt: skip

@@ -217,12 +217,14 @@ class Sums:
                     write(t, self._block.column + (v + begin) * self._block.lanes + lane, row[v + begin, lane])
 
     def store(
-        self, result: Result, pixel: Callable[[Index], Index], value: Callable[[Index, Index, Expr], Expr]
-    ) -> None:
+        self, result: Result, pixel: Callable[[Index], Index], value: Callable[[Index, Index, Expr], Expr],
+        rows: Index | None = None,
+    ) -> None:  # fmt: skip
         """Store a value for each row and column; it gets the row, the column and the sum.
 
         Parameters:
             pixel: gets a row, and says where it is stored.
+            rows: how many there are, if the kernel finds that when it runs: others are stored where the last one is.
         """
         w = self._w
         if not is_long(value, "row", "column"):
@@ -230,7 +232,7 @@ class Sums:
             return
         self.each(lambda t, column, total: result.store(w, pixel(t), column, total))
         for begin, count, lanes in self._vectors():
-            with w.loop(len(self.rows) * count) as each, w.vector(lanes) as lane:
+            with w.loop((len(self.rows) if rows is None else rows) * count) as each, w.vector(lanes) as lane:
                 t, v = each // count, each % count
                 column = self._block.column + (v + begin) * self._block.lanes + lane
                 result.store(w, pixel(t), column, value(t, column, result.load(pixel(t), column)))

@@ -17,7 +17,7 @@ from tvm import tirx
 
 from portcall.compile._padding import padded
 from portcall.compile._products import Product, Window, behind_padding, epilogue
-from portcall.compile._reading import NotThisKindError, Reading, Stage, shape_of
+from portcall.compile._reading import NotThisKindError, Reading, Stage, is_one
 from portcall.compile._registers import Result, for_tiles, is_long
 from portcall.compile._target import Target
 from portcall.compile._tiles import Segment, segments, split_evenly
@@ -89,23 +89,24 @@ def read_pooling(reading: Reading) -> ByChannel:
     start = stage.start.value
     offsets = [at(index) for index in x.indices]
     for index, offset, own in zip(x.indices, offsets, _AXES, strict=True):
-        if any(extent > 1 and k not in own and at(index, k) != offset for k, extent in enumerate(stage.extents)):
+        others = [k for k, extent in enumerate(stage.extents) if not is_one(extent) and k not in own]
+        if any(at(index, k) != offset for k in others):
             raise NotThisKindError("a sum over other axes")
     source, behind = behind_padding(reading, x.source, start)
     offsets = [a + b for a, b in zip(offsets, behind, strict=True)]
     if not reading.is_input(source) or offsets[0] or offsets[3]:
         raise NotThisKindError("an operand that is computed")
     n, oh, ow, o, kh, kw = stage.extents
-    _, h, w, c = shape_of(source)
-    if c != o:
-        raise NotThisKindError("channels that are left out")
+    _, h, w, c = reading.shape(source)
+    if not all(isinstance(extent, int) for extent in (c, o, kh, kw)) or c != o:
+        raise NotThisKindError("channels that are left out, or not known")
     steps = [at(x.indices[axis], place) for axis, place in ((1, 1), (2, 2), (1, 4), (2, 5))]
-    if (oh > 1 and steps[0] < 1) or (ow > 1 and steps[1] < 1):
+    if (not is_one(oh) and steps[0] < 1) or (not is_one(ow) and steps[1] < 1):
         raise NotThisKindError("no window that moves")
     moves = [max(step, 1) for step in steps]
     sh, sw, dh, dw = moves
     window = Window(n, h, w, c, oh, ow, o, kh, kw, sh, sw, dh, dw, -offsets[1], -offsets[2], c)
-    return ByChannel(reading, window.lying(), kind, reading.names.index(source.name), None, stage, start)
+    return ByChannel(reading, window, kind, reading.names.index(source.name), None, stage, start)
 
 
 @dataclass
@@ -187,17 +188,15 @@ def _tap(
         column = (ow + t + inside[0]) * window.sw + kx * window.dw - window.left
         x = tirx.Cast(job.what.dtype, job.data[(row * window.w + column) * window.c + channel + lane])
         old = found[t + inside[0], lane]
-        w.store(
-            found,
-            (t + inside[0], lane),
-            _taken(job, old, x, job.begin + (ky * window.kw + kx) * window.c + channel + lane),
-        )
+        weight = job.begin + (ky * window.kw + kx) * window.c + channel + lane
+        w.store(found, (t + inside[0], lane), taken(job.what, old, x, job.weights, weight))
 
 
-def _taken(job: _Job, old: Expr, x: Expr, weight: Index) -> Expr:
-    if job.weights is not None:
-        return old + x * tirx.Cast(job.what.dtype, job.weights[weight])
-    return old + x if job.what.kind == "add" else tirx.max(old, x)
+def taken(what: ByChannel, old: Expr, x: Expr, weights: Buffer | None, weight: Index) -> Expr:
+    """Return a sum, or the largest value, with one more element of the window."""
+    if weights is not None:
+        return old + x * tirx.Cast(what.dtype, weights[weight])
+    return old + x if what.kind == "add" else tirx.max(old, x)
 
 
 def permuted(array: Any, order: tuple[int, ...]) -> Any:

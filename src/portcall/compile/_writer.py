@@ -57,10 +57,11 @@ class Writer:
 
     Parameters:
         parallel: whether the outermost loops that are written with ``outer`` run on several threads.
+        index: the type of indices: 64 bits where extents are not known.
     """
 
-    def __init__(self, parallel: bool = False) -> None:
-        self.parallel = parallel
+    def __init__(self, parallel: bool = False, index: str = "int32") -> None:
+        self.parallel, self.index = parallel, index
         self._blocks: list[list[Any]] = [[]]
         self._inside_parallel = False
 
@@ -70,7 +71,8 @@ class Writer:
         if isinstance(extent, int) and extent == 1:
             yield begin
             return
-        variable = tirx.Var(f"i{len(self._blocks)}", "int32")
+        variable = tirx.Var(f"i{len(self._blocks)}", self.index)
+        begin, extent = (tirx.const(e, self.index) if isinstance(e, int) else e for e in (begin, extent))
         self._blocks.append([])
         yield variable
         body = self._blocks.pop()
