@@ -129,7 +129,7 @@ def test_onnx_goes_to_no_other_runtime_after_an_error_in_the_check(
     def fail(*_: Any, **__: Any) -> Any:
         raise raised("on purpose")
 
-    monkeypatch.setattr(_verify, "verify_graph", fail)
+    monkeypatch.setattr(_verify, "compare_graph", fail)
     with pytest.raises(told, match="on purpose"):
         portcall.compile.onnx(branches())
 

@@ -3,13 +3,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
+from tvm import relax
 
 import portcall
 from portcall.compile import _dynamic, _verify, _vm
+from portcall.compile._importer import import_model
+from portcall.compile._program import is_constant
 from portcall.compile._rewriting import Graph, shapes_inferred
 from portcall.compile._weights import apart, array_of, arrays_apart, forget_all_but, is_apart, without_weights
 
@@ -86,4 +91,21 @@ def test_a_model_for_the_relax_vm_is_compiled_and_compared_with_its_weights_besi
     made = portcall.compile.onnx(a_model("rows"), runtime="vm")
     assert light
     assert all(light)
+    assert made.unchecked == ""
+
+
+@pytest.mark.peers
+def test_weights_are_borrowed_while_a_graph_is_compiled_and_checked() -> None:
+    shapes = {"x": (2, SHAPE[0])}
+    with apart():
+        light = without_weights(a_model())
+        found: list[Any] = []
+        relax.analysis.post_order_visit(import_model(light, shapes)["main"], found.append)
+        constants = [np.from_dlpack(each.value) for each in found if is_constant(each)]
+        weights = array_of(light.graph.initializer[0])
+        assert [np.shares_memory(each, weights) for each in constants if each.shape == SHAPE] == [True]
+    made = portcall.compile.onnx(a_model(), runtime="graph")
+    executor = made._borrowing()
+    assert made.params
+    assert all(np.shares_memory(executor.get_input(name).numpy(), array) for name, array in made.params.items())
     assert made.unchecked == ""

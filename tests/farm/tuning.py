@@ -42,7 +42,9 @@ def tune(kind: str, tvm_ffi: str, trials: str, strategy: str) -> dict[str, Any] 
             command = [sys.executable, "-m", "portcall", "serve", "--farm", f"{farm.host}:{farm.port}", "--key", "k",
                        "--place", name, "--silent", *(["--check", CHECK] if kind == CHECKED else [])]  # fmt: skip
             core = sorted(os.sched_getaffinity(0))[number % len(os.sched_getaffinity(0))]
-            board = stack.enter_context(subprocess.Popen(["taskset", "-c", str(core), *command]))
+            board = stack.enter_context(
+                subprocess.Popen(["taskset", "-c", str(core), *command], stdout=subprocess.DEVNULL)
+            )
             stack.callback(board.terminate)
             if kind != QUIET and name == BOARDS[-1]:
                 stack.enter_context(quota(board.pid))

@@ -35,12 +35,12 @@ from portcall.compile._kernels import Rules, no_kernel
 from portcall.compile._labels import Labels
 from portcall.compile._loops import inline_control
 from portcall.compile._lower import lower
-from portcall.compile._model import bind_shapes, fix_inputs, load
+from portcall.compile._model import Loaded, bind_shapes, fix_inputs, load
 from portcall.compile._options import Options, Progress
 from portcall.compile._program import read_program
 from portcall.compile._simplify import decompose, simplify
 from portcall.compile._target import Target, find_target
-from portcall.compile._weights import apart, forget_all_but, without_weights
+from portcall.compile._weights import apart, forget_all_but, give_back, without_weights
 from portcall.errors import ModelError
 from portcall.graph import Graph, GraphModule, create, export_bundle
 
@@ -97,6 +97,13 @@ class CompiledModel:
         executor.load_params(self.params)
         return executor
 
+    def _borrowing(self) -> GraphModule:
+        """Return an executor that uses the parameters where they are."""
+        executor = self._create()
+        for name, tensor in self.params.items():
+            executor.set_input_zero_copy(name, tensor)
+        return executor
+
     def _create(self, device: portcall.Device | None = None) -> GraphModule:
         """Return an executor that lacks the parameters."""
         with working_folder() as folder:
@@ -123,6 +130,7 @@ class Steps:
             self.progress(name, -1.0)
         start = time.perf_counter()
         yield
+        give_back()
         self.seconds[name] = time.perf_counter() - start
         if self.progress is not None:
             self.progress(name, self.seconds[name])
@@ -138,14 +146,8 @@ def _compile_graph(model: Any, target: str, options: Options) -> CompiledModel:
     machine = find_target(target)
     steps = Steps(options.progress)
     with steps.step("read"):
-        loaded = load(model)
-        proto = without_weights(loaded.model)
-        loaded = replace(loaded, model=None)  # a large one is not needed any more
-        fix_inputs(proto, options.constants)
-        fixed = bind_shapes(proto, options.shapes, missing=functools.partial(missing, runs=_verify.runs))
-        given = onnx.ModelProto()
-        given.CopyFrom(proto)
-        proto = inline_control(decompose(inline_control(proto)))
+        loaded, given, fixed = _read(model, options)
+        proto = inline_control(decompose(inline_control(given)))
         check_operators(proto)
     with steps.step("simplify"):
         try:
@@ -159,7 +161,12 @@ def _compile_graph(model: Any, target: str, options: Options) -> CompiledModel:
         labels = Labels(given)
         modules = [import_model(proto, fixed, labels=labels)]
     names = [value.name for value in proto.graph.output]
-    forget_all_but(*([given] if options.check else []))
+    expected, unchecked = None, _verify.why_unchecked(machine) if options.check else "it was not asked for"
+    if not unchecked:  # now: its weights are not needed any more afterwards
+        forget_all_but(given)
+        with steps.step("reference"):
+            expected, unchecked = _verify.unless_it_cannot(lambda: _verify.expect(given, fixed))
+    forget_all_but()
     metadata = {
         "model": loaded.name, "sha256": loaded.digest, "target": target, "cpu": machine.cpu, "threads": options.threads,
         "winograd": options.winograd, "portcall": portcall.__version__, "tvm": tvm.__version__,
@@ -168,15 +175,21 @@ def _compile_graph(model: Any, target: str, options: Options) -> CompiledModel:
     if options.constants:
         metadata["constants"] = _verify.remembered(options.constants)
     compiled = compile_module(modules, machine, names, metadata, steps, labels)
-    compiled = replace(compiled, notes=loaded.notes)
-    if not options.check:
+    compiled = replace(compiled, notes=loaded.notes, unchecked=unchecked)
+    if expected is None:
         return compiled
-    why = _verify.why_unchecked(machine)
-    if why:
-        return replace(compiled, unchecked=why)
     with steps.step("check"):
-        return _verify.check(compiled, lambda made: _verify.verify_graph(
-            made._create(), given, tolerance=_verify.checked(given), params=made.params))  # fmt: skip
+        return _verify.check(compiled, lambda made: _verify.compare_graph(
+            made._borrowing(), expected, lambda: _read(model, options)[1]))  # fmt: skip
+
+
+def _read(model: Any, options: Options) -> tuple[Loaded, Any, dict[str, tuple[int, ...]]]:
+    """Return a model, the same for what compiles it, with its weights beside it, and the shapes of its inputs."""
+    loaded = load(model)
+    proto = without_weights(loaded.model)
+    loaded = replace(loaded, model=None)  # a large one is not needed any more
+    fix_inputs(proto, options.constants)
+    return loaded, proto, bind_shapes(proto, options.shapes, missing=functools.partial(missing, runs=_verify.runs))
 
 
 def compile_module(

@@ -8,13 +8,16 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import portcall
 from portcall.compile._kernels import Kernel, Rules
 from portcall.compile._labels import labels_of
 from portcall.compile._program import Call, Program, Value
+from portcall.compile._weights import give_back
 from portcall.errors import ModelError
 from portcall.graph import ORIGIN, Entry, Graph, GraphBuilder
 
 Array = Any
+_LARGE = 1 << 20  # bytes
 
 
 def emit(
@@ -77,7 +80,10 @@ class _Emitter:
             left.subtract(call.inputs)
             for value in call.inputs:
                 if not left[value]:
+                    large = value.data is not None and value.data.nbytes >= _LARGE
                     value.data = None  # what was packed is not kept twice
+                    if large:
+                        give_back()
             for value, entry in zip(call.outputs, made if several else [made], strict=True):
                 self._entries[value] = entry
         for name, value in self._outputs:
@@ -101,13 +107,13 @@ class _Emitter:
             return self._entry(value)
         key = (value, kernel.name, place)
         if key not in self._params:
-            self._params[key] = self.builder.param(self._free("p"), pack(value.data))
+            self._params[key] = self.builder.param(self._free("p"), _aligned(pack(value.data)))
         return self._params[key]
 
     def _entry(self, value: Value) -> Entry:
         if value not in self._entries:
             assert value.data is not None, "a value is a constant or was made before"
-            self._entries[value] = self.builder.param(self._free("p"), value.data)
+            self._entries[value] = self.builder.param(self._free("p"), _aligned(value.data))
         return self._entries[value]
 
     def _free(self, stem: str) -> str:
@@ -118,3 +124,8 @@ class _Emitter:
             name = f"{stem}_{self._last[stem]}"
         self._names.add(name)
         return name
+
+
+def _aligned(array: Array) -> Array:
+    """Return a copy that an executor can use where it is."""
+    return portcall.tensor(array).numpy()

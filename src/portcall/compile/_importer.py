@@ -26,7 +26,7 @@ from portcall.compile._program import is_constant
 from portcall.compile._rewriting import opset_of
 from portcall.compile._topk import topk_kernel
 from portcall.compile._trees import AGGREGATES, TREE_SUMS, tree_kernel
-from portcall.compile._weights import array_of
+from portcall.compile._weights import array_of, is_apart
 from portcall.errors import ModelError
 
 Array = Any
@@ -82,7 +82,8 @@ class Importer(ONNXGraphImporter):  # type: ignore[misc]
     types: Mapping[str, str] = {}  # of results, as ONNX has them
 
     def _parse_array(self, tensor_proto: Any) -> Any:
-        return tvm.runtime.tensor(array_of(tensor_proto))
+        array = array_of(tensor_proto)
+        return tvm.runtime.from_dlpack(array) if is_apart(tensor_proto) else tvm.runtime.tensor(array)
 
     def _check_for_unsupported_ops(self, graph: Any) -> None:
         """Do nothing: that was checked before, with the operators below."""

@@ -9,7 +9,6 @@ The difference begins at the first node that is not one of them.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import importlib
 import itertools
 import os
@@ -35,12 +34,14 @@ from portcall.graph import GraphModule, GraphModuleDebug
 
 Array = Any
 Made = TypeVar("Made", bound=Any)  # a CompiledModel or a CompiledExecutable
+Computed = TypeVar("Computed")
 # What rounding may do to a model of random inputs; in quantized models each layer enlarges what differs before it.
 _CHECKED, _CHECKED_BYTES = 1e-3, 0.2
 _OF_HALVES = 2e-2
 _OF_BYTES = 2e-2  # a sum that lies between two steps of quantization is rounded up or down
 _SMALLEST = 1e-3  # what smaller results are compared with: of values near 1, a sigmoid's 1e-7 has two right digits
 _TELEMETRY = "ORT_DISABLE_TELEMETRY"
+_PROVIDERS = ["CPUExecutionProvider"]
 _KNOWN_IR = 10  # onnxruntime refuses versions that are newer than itself, of which it needs nothing
 _SOURCE = re.compile(r"\[ONNXRuntimeError\] : \d+ : \w+ : |/\S+\.\w+:\d+ .*?\) ")  # where in its own code
 _REMEMBERED = 1024  # elements of a constant that a bundle keeps
@@ -101,6 +102,21 @@ class Verification:
         return {"ok": self.ok, "worst": self.worst, "first": self.first, "outputs": [asdict(o) for o in self.outputs]}
 
 
+@dataclass(frozen=True)
+class Expected:
+    """What onnxruntime computes for a model.
+
+    Attributes:
+        feeds: the inputs by name.
+        results: by name and in order.
+        tolerance: by how much others may differ.
+    """
+
+    feeds: Mapping[str, Array]
+    results: Mapping[str, Array]
+    tolerance: float
+
+
 def verify_graph(
     executor: GraphModule,
     model: Any,
@@ -109,19 +125,15 @@ def verify_graph(
     tolerance: float,
     seed: int = 0,
     constants: Mapping[str, Any] | None = None,
-    params: Mapping[str, Any] | None = None,
 ) -> Verification:
     """Compare a graph with its ONNX model; see ``portcall.compile.verify``.
 
     Parameters:
         constants: the inputs that it was compiled with, of which those that the model has are used.
-        params: those that the executor lacks. It gets them when onnxruntime has run, whose copy of them is gone then.
     """
     shapes, types = executor.get_input_info()
-    shapes = {name: shape for name, shape in shapes.items() if name not in (params or {})}
     proto = onnx.ModelProto()
     proto.CopyFrom(load(model).model)
-    tolerance = allowed(proto, tolerance)
     theirs = {value.name for value in inputs_of(proto)}
     fixed = {name: array for name, array in (constants or {}).items() if name in theirs}
     given = given_inputs(proto, {**fixed, **(inputs or {})})
@@ -133,15 +145,33 @@ def verify_graph(
             raise ModelError(f"the input '{name}' has the shape {list(shapes[name])}, the array {list(array.shape)}")
     bind_shapes(proto, shapes)
     feeds = {**random_inputs(shapes, types, seed, proto), **given}
-    expected = reference(proto, feeds)
-    if params is not None:
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # musl has none
-        if trim is not None:
-            trim(0)  # glibc keeps what onnxruntime had
-        executor.load_params(params)
-    executor.run(**{name: array for name, array in feeds.items() if name in shapes})
-    made = compare([executor.get_output(number).numpy() for number in range(len(expected))], expected, tolerance)
-    return made if made.ok else Verification(made.outputs, _first_difference(executor, proto, feeds, tolerance))
+    expected = Expected(feeds, reference(proto, feeds), allowed(proto, tolerance))
+    return compare_graph(executor, expected, lambda: proto)
+
+
+def expect(model: Any, shapes: Mapping[str, Sequence[int]]) -> Expected:
+    """Return what a model that is being compiled should compute, for random inputs.
+
+    Raises:
+        ReferenceFailedError: onnxruntime cannot run it.
+    """
+    feeds = inputs_like(model, shapes)
+    return Expected(feeds, reference(model, feeds), allowed(model, checked(model)))
+
+
+def compare_graph(executor: GraphModule, expected: Expected, model: Callable[[], Any]) -> Verification:
+    """Compare a graph with what is expected of it.
+
+    Parameters:
+        model: returns its ONNX model, which is wanted where they differ.
+    """
+    shapes, _ = executor.get_input_info()
+    executor.run(**{name: array for name, array in expected.feeds.items() if name in shapes})
+    values = [executor.get_output(number).numpy() for number in range(len(expected.results))]
+    made = compare(values, expected.results, expected.tolerance)
+    if made.ok:
+        return made
+    return Verification(made.outputs, _first_difference(executor, model(), expected.feeds, expected.tolerance))
 
 
 def given_inputs(model: Any, inputs: Mapping[str, Any]) -> dict[str, Array]:
@@ -212,21 +242,27 @@ def check(made: Made, run: Callable[[Made], Verification]) -> Made:
     """
     hint = "it is a bug of the compiler, which check=False and --no-check leave unnoticed"
     try:
-        found = run(made)
-    except ReferenceFailedError as error:
-        return replace(made, unchecked=str(error))
-    except MemoryError:
-        return replace(made, unchecked="its values are too large for the memory of this machine")
+        found, unchecked = unless_it_cannot(lambda: run(made))
     except (CompileError, DeviceError):
         raise
     except (AssertionError, RuntimeError, ValueError) as error:
         text = f"the compiled model raises where onnxruntime does not: {type(error).__name__}: {error}"
         raise WrongResultsError(text, made, hint=hint) from error
-    if not found.ok:
+    if found is not None and not found.ok:
         where = f", beginning in the node '{found.first}'" if found.first else ""
         text = f"the compiled model gives other values than onnxruntime (by {found.worst:.2g} of the largest{where})"
         raise WrongResultsError(text, made, hint=hint)
-    return replace(made, unchecked="")
+    return replace(made, unchecked=unchecked)
+
+
+def unless_it_cannot(compute: Callable[[], Computed]) -> tuple[Computed | None, str]:
+    """Return what is computed with onnxruntime; None, and why, where that cannot be."""
+    try:
+        return compute(), ""
+    except ReferenceFailedError as error:
+        return None, str(error)
+    except MemoryError:
+        return None, "its values are too large for the memory of this machine"
 
 
 def compare(values: Sequence[Array], expected: Mapping[str, Array], tolerance: float) -> Verification:
@@ -338,16 +374,38 @@ def _session(model: Any) -> Callable[[Mapping[str, Array]], dict[str, Array]]:
     if _stops(known.graph):
         raise ReferenceFailedError("onnxruntime would end this process: it divides the smallest integer by -1")
     beside = arrays_apart(known)
-    borrowed = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in beside.values()]  # without copies
-    options.add_external_initializers([*beside], borrowed)
-    with _explained():
-        session = onnxruntime.InferenceSession(known.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    try:  # weights that are inputs are not copied
+        with _explained():
+            session = onnxruntime.InferenceSession(_with_inputs(known, beside), options, providers=_PROVIDERS)
+        more = beside
+    except ReferenceFailedError:  # some operators want constants
+        borrowed = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in beside.values()]
+        options.add_external_initializers([*beside], borrowed)
+        with _explained():
+            session = onnxruntime.InferenceSession(known.SerializeToString(), options, providers=_PROVIDERS)
+        more = {}
 
     def run(feeds: Mapping[str, Array]) -> dict[str, Array]:
         with _explained():
-            return dict(zip(names, session.run(names, dict(feeds)), strict=True))
+            return dict(zip(names, session.run(names, {**feeds, **more}), strict=True))
 
     return run
+
+
+def _with_inputs(model: Any, names: Iterable[str]) -> bytes:
+    """Return a model, in bytes, with some of its weights as inputs."""
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    weights = {tensor.name: tensor for tensor in made.graph.initializer}
+    taken = {value.name for value in made.graph.input}
+    made.graph.input.extend(
+        onnx.helper.make_tensor_value_info(name, weights[name].data_type, weights[name].dims)
+        for name in names if name not in taken
+    )  # fmt: skip
+    kept = [tensor for name, tensor in weights.items() if name not in {*names}]
+    del made.graph.initializer[:]
+    made.graph.initializer.extend(kept)
+    return bytes(made.SerializeToString())
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ Within ``apart`` such a tensor of ONNX's says that its data are external, at a p
 from __future__ import annotations
 
 import contextlib
+import ctypes
 from collections.abc import Iterator
 from contextvars import ContextVar
 from math import prod
@@ -16,6 +17,8 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 from onnx.external_data_helper import uses_external_data
+
+import portcall
 
 Array = Any
 Model = Any
@@ -55,14 +58,21 @@ def tensor_of(array: Array, name: str) -> Tensor:
     arrays = _arrays.get()
     if arrays is None or array.nbytes < _LARGE or str(array.dtype) not in _KINDS:
         return numpy_helper.from_array(np.ascontiguousarray(array) if array.ndim else array, name)
-    place = f"{_PREFIX}{id(array)}"  # nothing else has this number as long as it is kept
-    arrays[place] = array
+    place = _place(array)
+    if place not in arrays:
+        array = portcall.tensor(array).numpy()  # aligned, as TVM wants what it borrows
+        place = _place(array)
+        arrays[place] = array
     made = onnx.TensorProto(
         name=name, dims=array.shape, data_type=helper.np_dtype_to_tensor_dtype(array.dtype),
         data_location=onnx.TensorProto.EXTERNAL,
     )  # fmt: skip
     made.external_data.add(key="location", value=place)
     return made
+
+
+def _place(array: Array) -> str:
+    return f"{_PREFIX}{id(array)}"  # nothing else has this number as long as it is kept
 
 
 def without_weights(model: Model) -> Model:
@@ -87,6 +97,14 @@ def forget_all_but(*models: Model) -> None:
         used = {entry.value for model in models for tensor in model.graph.initializer for entry in tensor.external_data}
         for place in arrays.keys() - used:
             del arrays[place]
+        give_back()
+
+
+def give_back() -> None:
+    """Give the system the memory back that is free, which glibc keeps, such as that of weights in another order."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # musl has none
+    if trim is not None:
+        trim(0)
 
 
 def arrays_apart(model: Model) -> dict[str, Array]:
