@@ -76,6 +76,28 @@ def test_what_follows_is_part_of_the_kernel() -> None:
         assert largest_error(machine(x).numpy(), expected) <= TOLERANCE
 
 
+def test_transposed_convolutions_are_others() -> None:
+    kinds: list[tuple[int, int, int, dict[str, Any]]] = [
+        (24, 2, 2, {}), (1, 2, 2, {}), (17, 3, 2, {"pads": [1, 0, 1, 1], "output_padding": [1, 0]}),
+        (16, 4, 2, {"pads": [1, 1, 1, 1]}), (3, 3, 1, {"pads": [1, 0, 0, 2]}),
+    ]  # fmt: skip
+    nodes: list[Any] = []
+    weights: dict[str, Any] = {}
+    for k, (channels, size, stride, words) in enumerate(kinds):
+        weights |= {f"w{k}": random(8, channels, size, size, seed=k), f"b{k}": random(channels, seed=k)}
+        names = ["x", f"w{k}", f"b{k}"]
+        nodes.append(Node("ConvTranspose", names, [f"y{k}"], strides=[stride, stride], **words))
+    model = make(nodes, {"x": ["n", 8, "h", "w"]}, [f"y{k}" for k in range(len(kinds))], weights)
+    made = compile.onnx(model, check=False, runtime="vm")
+    assert made.kernels["convolution"] == 3
+    assert made.kernels["matrix product"] == 2
+    machine = made.load()
+    for n, h, w in ((1, 1, 1), (2, 3, 5), (1, 12, 9)):
+        x = random(n, 8, h, w)
+        for got, expected in zip(machine(x), reference(model, {"x": x}).values(), strict=True):
+            assert largest_error(got.numpy(), expected) <= TOLERANCE
+
+
 def test_windows_that_are_larger_than_the_picture_raise() -> None:
     nodes = [Node("Conv", ["x", "w"], ["y"], pads=[1, 0, 0, 0])]
     model = make(nodes, {"x": ["n", 3, "h", "w"]}, ["y"], {"w": random(8, 3, 3, 4)})

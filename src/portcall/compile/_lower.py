@@ -7,6 +7,7 @@ import functools
 from math import prod
 from typing import Any
 
+import numpy as np
 import tvm
 from tvm import relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
@@ -23,6 +24,7 @@ _DATA, _WEIGHTS = "NHWC", "HWIO"  # the channels, the vector axis, lie in a row
 _LAYOUT = {name: [_DATA, _WEIGHTS] for name in ("relax.nn.conv2d", "relax.nn.conv2d_transpose")}
 _CONVOLUTION, _TRANSPOSED = (tvm.ir.Op.get(name) for name in _LAYOUT)
 _CALL_TIR = tvm.ir.Op.get("relax.call_tir")
+_MOST_WORK = 2.0  # times that of a transposed convolution, by zeros
 _FEW = 8  # values whose concatenation may be part of what reads it
 # Of calls without a convolution: how many in a row are kept from the pass for layouts, and how many beside one are not.
 _LONG, _NEAR = 256, 32
@@ -238,7 +240,10 @@ class _Pointwise(PyExprMutator):  # type: ignore[misc]
         return relax.op.matmul(data, relax.const(matrix))
 
     def _transposed(self, call: Any) -> Any:
-        """Return a transposed convolution in the layout in which alone TVM has code for it."""
+        """Return a transposed convolution as another operator, or in the layout in which alone TVM has code for it."""
+        made = self._beside(call)
+        if made is not None:
+            return made
         data = self.builder_.emit(relax.op.permute_dims(call.args[0], [0, 3, 1, 2]))
         attrs, weights = call.attrs, call.args[1]
         if attrs.kernel_layout == _WEIGHTS:
@@ -248,6 +253,45 @@ class _Pointwise(PyExprMutator):  # type: ignore[misc]
         )
         made = relax.op.nn.conv2d_transpose(data, weights, *numbers, int(attrs.groups), "NCHW", "IOHW")
         return relax.op.permute_dims(self.builder_.emit(made), [0, 2, 3, 1])
+
+    def _beside(self, call: Any) -> Any | None:
+        """Return a transposed convolution as one of stride 1 that makes all pixels of a stride at once, as channels.
+
+        They are put beside each other then. None where that is too much work, as the window is filled up with zeros.
+        """
+        (data, weights), attrs, emit = call.args, call.attrs, self.builder_.emit
+        if not is_constant(weights) or int(attrs.groups) != 1 or any(int(step) != 1 for step in attrs.dilation):
+            return None
+        array = weights.value.numpy()
+        array = array if attrs.kernel_layout == _WEIGHTS else array.transpose(2, 3, 0, 1)
+        strides, pads, more = (list(map(int, each)) for each in (attrs.strides, attrs.padding, attrs.output_padding))
+        window, (c, o) = array.shape[:2], array.shape[2:]
+        taps = [-(-size // stride) for size, stride in zip(window, strides, strict=True)]
+        filled = [tap * stride for tap, stride in zip(taps, strides, strict=True)]
+        left = [
+            full - size + end - extra for full, size, end, extra in zip(filled, window, pads[2:], more, strict=True)
+        ]
+        if min(left) < 0 or prod(filled) > _MOST_WORK * prod(window):
+            return None
+        wide = np.zeros((*filled, c, o), array.dtype)
+        wide[: window[0], : window[1]] = array
+        (rows, columns), (down, across) = strides, taps
+        parts = wide.reshape(down, rows, across, columns, c, o)[::-1, :, ::-1].transpose(0, 2, 4, 1, 3, 5)
+        kernel = relax.const(np.ascontiguousarray(parts.reshape(down, across, c, rows * columns * o)))
+        if down == across == 1:
+            pixels = emit(relax.op.matmul(data, relax.const(kernel.value.numpy()[0, 0])))
+        else:
+            padding = [down - 1, across - 1] * 2
+            pixels = emit(relax.op.nn.conv2d(data, kernel, padding=padding, data_layout=_DATA, kernel_layout=_WEIGHTS))
+        n, height, width, _ = pixels.ty.shape
+        apart = emit(relax.op.reshape(pixels, [n, height, width, rows, columns, o]))
+        beside = emit(relax.op.permute_dims(apart, [0, 1, 3, 2, 4, 5]))
+        whole = emit(relax.op.reshape(beside, [n, height * rows, width * columns, o]))
+        if not any((*left, *pads)):
+            return whole
+        _, oh, ow, _ = call.ty.shape
+        ends = [pads[0] + oh, pads[1] + ow]
+        return relax.op.strided_slice(whole, [1, 2], pads[:2], ends, assume_inbound=True)
 
 
 def _changed(module: Any, mutator: Any) -> Any:

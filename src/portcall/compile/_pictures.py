@@ -20,7 +20,7 @@ from tvm import sym, tirx
 
 from portcall.compile._convolution import Weights, weights_of
 from portcall.compile._kernels import Kernel, check_floats
-from portcall.compile._products import Place, Product, Window, convolution_of, epilogue
+from portcall.compile._products import Place, Product, Window, convolution_of, epilogue, product_of
 from portcall.compile._reading import NotThisKindError, Reading, Stage, with_infinite_starts
 from portcall.compile._registers import Block, Result, Sums, for_blocks
 from portcall.compile._target import Target
@@ -45,17 +45,18 @@ def write_picture(name: str, function: Any, constants: Sequence[bool], target: T
     reading = Reading(with_infinite_starts(function), open_shapes=True)
     if any(str(buffer.dtype) != "float32" for buffer in reading.params):
         raise NotThisKindError("other types than float32")
-    try:
-        product = convolution_of(reading)
-    except NotThisKindError:
+    kinds = reading.reductions[0].kinds if len(reading.reductions) == 1 else ""
+    if kinds == "SSSSRR":
         return _kernel(name, "pooling", function, target, read_pooling(reading))
+    rows = kinds != "SSSSRRR"  # a product of rows is a convolution of pixels in a row
+    product = product_of(reading) if rows else convolution_of(reading)
     check_floats(reading, product.stage)
     if not constants[product.weights]:
         raise NotThisKindError("weights that are not constant")
     try:
         return _kernel(name, "depthwise", function, target, depthwise(product))
     except NotThisKindError:
-        return _kernel(name, "convolution", function, target, _packed(product, target))
+        return _kernel(name, "matrix product" if rows else "convolution", function, target, _packed(product, target))
 
 
 @dataclass
@@ -236,7 +237,8 @@ class _Picture:
             pixel = pixels.pixel(t)
             row, column = tirx.truncdiv(pixel, _long(ow)), tirx.truncmod(pixel, _long(ow))
             place = Place(band.first + pixel, band.n, band.oh + row, column, channel)
-            return epilogue(self.what.reading, self.what.stage, self.buffers, total, place)
+            picture = self.what.stage.kinds.endswith("RR")
+            return epilogue(self.what.reading, self.what.stage, self.buffers, total, place, picture=picture)
 
         sums.store(self.result, lambda t: band.first + pixels.pixel(t), value, pixels.left)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -294,13 +295,17 @@ def read_product(reading: Reading) -> Product:
     Raises:
         NotThisKindError: it is something else.
     """
+    return product_of(reading).checked()
+
+
+def product_of(reading: Reading) -> Product:
+    """Return the product in a function, whatever its extents in front are and whatever follows it; see above."""
     stage, x, w, window = rows_by_matrix(reading)
     if [str(index) for index in w.indices] != [stage.axes[-1], stage.axes[-2]]:
         raise NotThisKindError("no matrix of two axes on the right")
-    if not reading.is_input(w.source):
-        raise NotThisKindError("operands that are computed")
-    product = Product(reading, window, reading.names.index(x.source.name), reading.names.index(w.source.name), stage)
-    return product.checked()
+    if not reading.is_input(w.source) or not all(isinstance(extent, int) for extent in stage.extents[-2:]):
+        raise NotThisKindError("operands that are computed, or not known")
+    return Product(reading, window, reading.names.index(x.source.name), reading.names.index(w.source.name), stage)
 
 
 def rows_by_matrix(reading: Reading) -> tuple[Stage, Any, Any, Window]:
@@ -317,7 +322,7 @@ def rows_by_matrix(reading: Reading) -> tuple[Stage, Any, Any, Window]:
         raise NotThisKindError("rows in another order")
     if not reading.is_input(x.source):
         raise NotThisKindError("rows that are computed")
-    rows = int(np.prod(stage.extents[:-2], dtype="int64"))
+    rows = prod(stage.extents[:-2])
     columns, channels = stage.extents[-2:]
     return stage, x, w, Window(1, 1, rows, channels, 1, rows, columns, 1, 1)
 

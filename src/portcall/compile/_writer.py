@@ -36,12 +36,12 @@ def float32(value: float) -> Expr:
     return tirx.const(value, "float32")
 
 
-def floordiv(a: Index, b: int) -> Index:
-    return a // b if isinstance(a, int) else a if b == 1 else tirx.floordiv(a, b)
+def floordiv(a: Index, b: Index) -> Index:
+    return a // b if isinstance(a, int) else a if isinstance(b, int) and b == 1 else tirx.floordiv(a, b)
 
 
-def floormod(a: Index, b: int) -> Index:
-    return a % b if isinstance(a, int) else 0 if b == 1 else tirx.floormod(a, b)
+def floormod(a: Index, b: Index) -> Index:
+    return a % b if isinstance(a, int) else 0 if isinstance(b, int) and b == 1 else tirx.floormod(a, b)
 
 
 def at_least(a: Index, b: int) -> Index:
