@@ -673,6 +673,8 @@ def main() -> int:
             print(f"{at + count} of {end}: {record['counts']}", flush=True)
             if options.record is not None:
                 options.record.write_text(json.dumps(record, indent=1) + "\n")
+    if again and options.record is not None:
+        options.record.write_text(json.dumps(record, indent=1) + "\n")
     return 1 if record["wrong"] else 0
 
 

@@ -36,6 +36,14 @@ def test_rows_in_which_a_mask_leaves_nothing(length: int) -> None:
     np.testing.assert_allclose(shares, [[np.nan] * length, [1 / length] * length], rtol=1e-6)
 
 
+def test_the_least_of_an_axis_behind_one_that_is_squeezed_away() -> None:
+    nodes = [helper.make_node("Squeeze", ["x", "last"], ["v"]),
+             helper.make_node("ReduceMin", ["v", "axes"], ["y"], keepdims=0)]  # fmt: skip
+    model = make(nodes, {"x": [4, 2, 1, 1]}, ["y"], {"last": np.array([3]), "axes": np.array([2])}, opset=20)
+    x = np.arange(8, dtype="float32").reshape(4, 2, 1, 1)
+    np.testing.assert_array_equal(outputs(portcall.compile.onnx(model, runtime="graph"), {"x": x})[0], x[:, :, 0, 0])
+
+
 ALONE = [  # TVM gives the buffers of such functions the same name, or pads element by element
     ("Gelu", {}, [[2, 3, 40]], "element-wise"),
     ("LogSoftmax", {"axis": -1}, [[3, 40]], "rows"),

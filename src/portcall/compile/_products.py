@@ -376,6 +376,8 @@ def behind_padding(reading: Reading, buffer: Buffer, fill: float) -> tuple[Buffe
         value = value.args[1]
     if type(value).__name__ != "TensorLoad":
         raise NotThisKindError("an operand that is computed")
+    if len(value.indices) != len(stage.axes):
+        raise NotThisKindError("a view of another rank")
     zero = dict.fromkeys(stage.axes, 0)
     offsets = [reading.one_place(index, zero) for index in value.indices]
     for k, index in enumerate(value.indices):
