@@ -83,14 +83,17 @@ def compare(tvm_ffi: str, trials: str, runs: int) -> int:
             if made is None:
                 return 1
             found[kind].append(made)
-            print(run + 1, kind, json.dumps({**made, "seconds": [round(each or 0, 6) for each in made["seconds"]]}))
-    quiet = [each["seconds"] for each in found[QUIET]]
-    usual = [statistics.median(row) if all(row) else float("inf") for row in zip(*quiet, strict=True)]
-    best = min(usual)
+            print(run + 1, kind, json.dumps(made), flush=True)
+    quiet: dict[str, list[float]] = {}
+    for each in found[QUIET]:
+        for kernel, seconds in each["seconds"].items():
+            quiet.setdefault(kernel, []).append(seconds)
+    usual = {kernel: statistics.median(seconds) for kernel, seconds in quiet.items()}
+    best = min(usual.values())
     print(f"\n| boards | tunings | the best won | within 2 % | slowest winner | sessions of {' and '.join(BOARDS)} |")
     print("| --- " * 6 + "|")
     for kind, rows in found.items():
-        won = [usual[min(range(len(usual)), key=lambda at: row["seconds"][at] or float("inf"))] for row in rows]
+        won = [usual[min(row["seconds"], key=row["seconds"].__getitem__)] for row in rows]
         used = " and ".join(str(sum(row["used"][name] for row in rows)) for name in BOARDS)
         good = sum(each <= SAME * best for each in won)
         print(f"| {kind} | {len(rows)} | {won.count(best)} | {good} | {max(won) / best:.2f} x | {used} |")

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """TVM's meta_schedule tunes a matrix product on a tracker's boards: ``tune_matmul.py HOST PORT KEY TRIALS STRATEGY``.
 
-It prints a JSON object: the seconds of each trial, null of one that failed; how many failed; seconds of the plain
-kernel and of the best one; and whether the best one's product is numpy's. It needs apache-tvm-ffi 0.1.14.post1: later
+It prints a JSON object: the seconds of each kernel by a digest of it; how many failed; seconds of the plain kernel and
+of the best one; and whether the best one's product is numpy's. It needs apache-tvm-ffi 0.1.14.post1: later
 ones do not read the JSON of apache-tvm 0.27.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 import tempfile
@@ -60,21 +61,23 @@ def main(host: str, port: int, key: str, trials: int, strategy: Any) -> None:
     @derived_object
     class Keep(ms.measure_callback.PyMeasureCallback):  # type: ignore[misc]
         def apply(self, scheduler: Any, task: int, candidates: Any, builds: Any, results: Any) -> None:
-            measured.extend((result.run_secs, result.error_msg) for result in results)
+            for candidate, result in zip(candidates, results, strict=True):
+                kernel = hashlib.sha256(str(candidate.sch.mod).encode()).hexdigest()[:8]
+                measured.append((kernel, result.run_secs, result.error_msg))
 
     with tempfile.TemporaryDirectory() as folder:
         database = tune_tir(
             module, tvm.target.Target(TARGET), folder, trials, num_trials_per_iter=16, builder=builder,
-            runner=runner, cost_model="random", strategy=strategy, seed=1,
+            runner=runner, cost_model="random", strategy=strategy, seed=1, num_tuning_cores=1,
             measure_callbacks=[Keep(), ms.measure_callback.AddToDatabase()],
         )  # fmt: skip
-        wrong = [str(error) for _, error in measured if error]
+        wrong = [str(error) for _, _, error in measured if error]
         if len(wrong) == len(measured):
             sys.exit(f"all {len(measured)} trials failed: {wrong[:1]}")
         schedule = ms.tir_integration.compile_tir(database, module, tvm.target.Target(TARGET))
     first, _ = measure(host, port, key, module)
     best, right = measure(host, port, key, schedule.mod)
-    seconds = [None if error else float(times[0]) for times, error in measured]
+    seconds = {kernel: float(times[0]) for kernel, times, error in measured if not error}
     print(json.dumps({"seconds": seconds, "failed": len(wrong), "first": first, "best": best, "right": right}))
 
 
