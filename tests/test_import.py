@@ -86,6 +86,10 @@ def test_import_works_before_and_after_numpy() -> None:
     run(f'import portcall\nportcall.get_global_func("testing.echo")(object())\nimport numpy as np\n{use}')
 
 
+def test_import_works_in_a_python_that_was_compiled_without_lzma() -> None:
+    run("import sys; sys.modules['_lzma'] = None; from portcall import graph, inspect, rpc, toolchain")
+
+
 # The state of a process: at its start, with the binding alone, and after `import portcall`.
 STATES = """
 import importlib.util, json, os, sys

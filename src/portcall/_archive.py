@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import lzma
 import tarfile
 import zlib
 from collections.abc import Iterator
@@ -12,6 +11,11 @@ from pathlib import Path
 from typing import IO
 
 from portcall._input import open_input
+
+try:
+    from lzma import LZMAError
+except ImportError:  # a Python that was compiled without it reads none of these archives
+    from zlib import error as LZMAError  # type: ignore[assignment]
 
 _BLOCK = 512
 _CHUNK = 1 << 20
@@ -28,7 +32,7 @@ def open_archive(source: Path | IO[bytes], name: str) -> Iterator[tarfile.TarFil
         with contextlib.ExitStack() as stack:
             file = stack.enter_context(open_input(source)) if isinstance(source, Path) else source
             yield stack.enter_context(tarfile.open(fileobj=file))
-    except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError) as error:
+    except (tarfile.TarError, EOFError, zlib.error, LZMAError) as error:
         why = str(error).partition("\n")[0].removesuffix(":")
         raise ValueError(f"'{name}' is not a tar archive, or was not copied whole: {why}") from None
 

@@ -85,7 +85,7 @@ def transport() -> Iterator[rpc.Session]:
 def chain() -> Iterator[rpc.Session]:
     with serving("--key", "second") as second, serving("--key", "first") as first:
         further = ["rpc.Connect", "127.0.0.1", second.port, "second", False]
-        with rpc.connect(first.address, key="first", session_constructor_args=further) as session:
+        with rpc.connect(first.address, key="first", timeout=60, session_constructor_args=further) as session:
             yield session
 
 
@@ -93,7 +93,7 @@ def chain() -> Iterator[rpc.Session]:
 def long_chain() -> Iterator[rpc.Session]:
     with serving("--key", "k") as server:
         hop = ["rpc.Connect", "127.0.0.1", server.port, "k", False]
-        with rpc.connect(server.address, key="k", session_constructor_args=hop * 3) as session:
+        with rpc.connect(server.address, key="k", timeout=60, session_constructor_args=hop * 3) as session:
             yield session
 
 
@@ -401,7 +401,7 @@ def test_session_constructor_starts_the_clients_program(tmp_path: Path) -> None:
     with serving("--key", "k", "--expose", "rpc.Popen*") as server:
         for binary in (PROGRAM.encode(), str(tmp_path / "program")):
             further = ["rpc.PopenSession", binary]
-            with rpc.connect(server.address, key="k", session_constructor_args=further) as session:
+            with rpc.connect(server.address, key="k", timeout=60, session_constructor_args=further) as session:
                 x = session.tensor(np.arange(3, dtype="float32"))
                 np.testing.assert_array_equal(x.numpy(), [0, 1, 2])
                 program = os.pidfd_open(session.get_function("demo.pid")())
@@ -428,8 +428,8 @@ def test_chain_crash_at_the_end_has_signal_and_hop(middle: int) -> None:
         hops = ["rpc.Connect", "127.0.0.1", near.port, "near", False] * middle
         hops += ["rpc.Connect", "127.0.0.1", far.port, "far", False]
         with (
-            rpc.connect(near.address, key="near", session_constructor_args=hops) as session,
-            rpc.connect(near.address, key="near", session_constructor_args=hops) as beside,
+            rpc.connect(near.address, key="near", timeout=60, session_constructor_args=hops) as session,
+            rpc.connect(near.address, key="near", timeout=60, session_constructor_args=hops) as beside,
         ):
             crash, tensor = session["demo.crash"], session.tensor([1.0])
             for use in (lambda: crash(signal.SIGSEGV), lambda: crash(0), tensor.numpy, session.listdir):
@@ -448,7 +448,7 @@ def test_chain_crash_in_the_middle_is_of_the_first_server() -> None:
             zygote = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
             others = Path(f"/proc/{zygote}/task/{zygote}/children")
             before = others.read_text().split()
-        with rpc.connect(near.address, key="near", session_constructor_args=hop) as session:
+        with rpc.connect(near.address, key="near", timeout=60, session_constructor_args=hop) as session:
             (middle,) = set(others.read_text().split()) - set(before)
             os.kill(int(middle), signal.SIGABRT)
             with pytest.raises(errors.RemoteCrashError, match=f"with {near.address} crashed .* SIGABRT") as raised:
