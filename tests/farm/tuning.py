@@ -26,7 +26,7 @@ from farm.running import running_farm
 SCRIPT = Path(__file__).parents[1] / "scripts" / "tune_matmul.py"
 BOARDS = ("b1", "b2")
 QUIET, DISTURBED, CHECKED = KINDS = ("two quiet boards", "one has 70 % of a core", "the same, and boards look before")
-CHECK = f"{sys.executable} -m portcall bench cool 2s"
+CHECK = f"{sys.executable} -m portcall bench cool 20s"
 SAME = 1.02  # times the best candidate's time, that a winner may take to be as good
 
 
