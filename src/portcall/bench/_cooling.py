@@ -109,9 +109,9 @@ def _taken(read: Reader, *, alone: bool) -> Finding | None:
         last = read()
     if not (first and last):
         return None
-    work = Interval(first, last, 0.0)
-    busy_s = work.grown("time_ns" if alone else "on_cpu_ns")
-    return next(account([replace(work, busy_s=busy_s, paced=not alone)], on_host=alone), None)
+    work = Interval(first, last, 0.0, paced=not alone)
+    work = replace(work, busy_s=work.grown("time_ns" if alone else "on_cpu_ns"))
+    return next(account([work], on_host=alone), None)
 
 
 def _better(now: Reading, best: Reading) -> bool:

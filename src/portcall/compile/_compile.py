@@ -147,7 +147,9 @@ def _compile_graph(model: Any, target: str, options: Options) -> CompiledModel:
     steps = Steps(options.progress)
     with steps.step("read"):
         loaded, given, fixed = _read(model, options)
-        proto = inline_control(decompose(inline_control(given)))
+        proto = onnx.ModelProto()  # what onnxruntime gets is the model as it is, whatever is done to this one
+        proto.CopyFrom(given)
+        proto = inline_control(decompose(inline_control(proto)))
         check_operators(proto)
     with steps.step("simplify"):
         try:

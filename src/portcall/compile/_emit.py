@@ -8,11 +8,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import portcall
 from portcall.compile._kernels import Kernel, Rules
 from portcall.compile._labels import labels_of
 from portcall.compile._program import Call, Program, Value
-from portcall.compile._weights import give_back
+from portcall.compile._weights import aligned, give_back
 from portcall.errors import ModelError
 from portcall.graph import ORIGIN, Entry, Graph, GraphBuilder
 
@@ -107,13 +106,13 @@ class _Emitter:
             return self._entry(value)
         key = (value, kernel.name, place)
         if key not in self._params:
-            self._params[key] = self.builder.param(self._free("p"), _aligned(pack(value.data)))
+            self._params[key] = self.builder.param(self._free("p"), aligned(pack(value.data)))
         return self._params[key]
 
     def _entry(self, value: Value) -> Entry:
         if value not in self._entries:
             assert value.data is not None, "a value is a constant or was made before"
-            self._entries[value] = self.builder.param(self._free("p"), _aligned(value.data))
+            self._entries[value] = self.builder.param(self._free("p"), aligned(value.data))
         return self._entries[value]
 
     def _free(self, stem: str) -> str:
@@ -124,8 +123,3 @@ class _Emitter:
             name = f"{stem}_{self._last[stem]}"
         self._names.add(name)
         return name
-
-
-def _aligned(array: Array) -> Array:
-    """Return a copy that an executor can use where it is."""
-    return portcall.tensor(array).numpy()

@@ -60,7 +60,7 @@ def tensor_of(array: Array, name: str) -> Tensor:
         return numpy_helper.from_array(np.ascontiguousarray(array) if array.ndim else array, name)
     place = _place(array)
     if place not in arrays:
-        array = portcall.tensor(array).numpy()  # aligned, as TVM wants what it borrows
+        array = aligned(array)
         place = _place(array)
         arrays[place] = array
     made = onnx.TensorProto(
@@ -69,6 +69,11 @@ def tensor_of(array: Array, name: str) -> Tensor:
     )  # fmt: skip
     made.external_data.add(key="location", value=place)
     return made
+
+
+def aligned(array: Array) -> Array:
+    """Return a copy that TVM and executors can use where it is."""
+    return portcall.tensor(array).numpy()
 
 
 def _place(array: Array) -> str:
