@@ -7,9 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tvm
 from onnx import helper
-from tvm import relax, tirx
 
 from compile.reference import largest_error, make
 from portcall import compile
@@ -115,6 +113,9 @@ def test_windows_that_are_larger_than_the_picture_raise() -> None:
 ])  # fmt: skip
 def test_nothing_outside_is_read_or_written(attributes: dict[str, Any]) -> None:
     """The picture lies between elements that are no numbers, and the result between others, which stay."""
+    import tvm
+    from tvm import relax, tirx
+
     weights = random(3, 3, 1 if "groups" in attributes else 19, 19)
     n, h, w = (tirx.Var(name, "int64") for name in "nhw")
     x = relax.Var("x", relax.TensorType([n, h, w, 19], "float32"))

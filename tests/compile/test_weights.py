@@ -9,7 +9,6 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
-from tvm import relax
 
 import portcall
 from portcall.compile import _dynamic, _verify, _vm
@@ -96,6 +95,8 @@ def test_a_model_for_the_relax_vm_is_compiled_and_compared_with_its_weights_besi
 
 @pytest.mark.peers
 def test_weights_are_borrowed_while_a_graph_is_compiled_and_checked() -> None:
+    from tvm import relax
+
     shapes = {"x": (2, SHAPE[0])}
     with apart():
         light = without_weights(a_model())
