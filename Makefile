@@ -228,7 +228,8 @@ platforms: $(NODE_MODULES) venv ## the npm packages with the native core, for ea
 .PHONY: npm
 npm: js wasm platforms ## the packages for npm, in dist/
 	mkdir -p dist
-	for folder in js $(PLATFORMS:%=js/platform/%); do \
+	chmod -R go=rX LICENSE build/wasm/core.wasm js/[!n]* # not node_modules; a package has the rights of the files
+	umask 022; for folder in js $(PLATFORMS:%=js/platform/%); do \
 		npm pack --silent --pack-destination dist ./$$folder || exit; done
 
 # What Node for arm64 needs, to run under qemu.

@@ -67,7 +67,7 @@ HOUSE = [
         "_difference",
         "__init__",
     ),
-    ("vm", "_types _profile _weights", "_executable _values", "_cache _machine", "_language", "__init__"),
+    ("vm", "_types _profile _weights", "_executable _values", "_misfits", "_cache _machine", "_language", "__init__"),
     (
         "compile",
         "_options _target _math _writer _program _weights _gates",

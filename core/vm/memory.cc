@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "vm/memory.h"
 
+#include <algorithm>
+
 namespace portcall::vm {
 namespace {
 
@@ -81,6 +83,9 @@ size_t BytesOf(const char* function, const int64_t* extents, int64_t ndim, DLDat
   for (int64_t i = 0; i < ndim && fits; ++i) fits = extents[i] >= 0 && static_cast<uint64_t>(extents[i]) < kMostBytes;
   if (!fits || bits / 8 >= kMostBytes) {
     std::string shape = ExtentsText({extents, ndim}), type = ToString(dtype);
+    if (std::any_of(extents, extents + ndim, [](int64_t extent) { return extent < 0; })) {
+      Throw("ValueError", {function, "(): an extent of ", type, shape, " is negative: an input may be too small"});
+    }
     Throw("ValueError", {function, "(): no memory holds a ", type, " tensor of shape ", shape});
   }
   return (bits + 7) / 8;

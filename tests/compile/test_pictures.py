@@ -104,7 +104,7 @@ def test_windows_that_are_larger_than_the_picture_raise() -> None:
     for shape in ((1, 3, 1, 4), (1, 3, 2, 3), (0, 3, 1, 3)):
         with pytest.raises(AssertionError, match="its window is larger"):
             machine(random(*shape))
-    with pytest.raises(ValueError, match="no memory holds"):
+    with pytest.raises(ValueError, match="is negative"):
         machine(random(1, 3, 9, 2))
 
 

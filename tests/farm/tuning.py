@@ -37,13 +37,16 @@ def tune(kind: str, tvm_ffi: str, trials: str, strategy: str) -> dict[str, Any] 
         strategy: of the search; the candidates of replay-trace do not depend on what was measured.
     """
     with running_farm() as farm, contextlib.ExitStack() as stack:
-        # The boards are places of this machine: each remembers by itself how fast it was.
+        cache = stack.enter_context(tempfile.TemporaryDirectory())  # what is known of other places is left alone
+        boards = {**os.environ, "XDG_CACHE_HOME": cache}
+        if kind == CHECKED:
+            look(boards)
         for number, name in enumerate(BOARDS):
             command = [sys.executable, "-m", "portcall", "serve", "--farm", f"{farm.host}:{farm.port}", "--key", "k",
                        "--place", name, "--silent", *(["--check", CHECK] if kind == CHECKED else [])]  # fmt: skip
             core = sorted(os.sched_getaffinity(0))[number % len(os.sched_getaffinity(0))]
             board = stack.enter_context(
-                subprocess.Popen(["taskset", "-c", str(core), *command], stdout=subprocess.DEVNULL)
+                subprocess.Popen(["taskset", "-c", str(core), *command], stdout=subprocess.DEVNULL, env=boards)
             )
             stack.callback(board.terminate)
             if kind != QUIET and name == BOARDS[-1]:
@@ -60,6 +63,14 @@ def tune(kind: str, tvm_ffi: str, trials: str, strategy: str) -> dict[str, Any] 
     return found
 
 
+def look(environment: dict[str, str]) -> None:
+    """Let each board remember how fast it is when quiet, at this time: a host may change the clock for minutes."""
+    command = [sys.executable, "-m", "portcall", "bench", "cool", "2m"]
+    looking = [subprocess.Popen(command, env={**environment, "PORTCALL_PLACE": name}) for name in BOARDS]
+    if any(each.wait() for each in looking):
+        raise SystemExit("this machine is too busy: nobody can tell how fast its boards are")
+
+
 def once(tvm_ffi: str, trials: str) -> int:
     """Tune once; return 1 if anything failed."""
     found = tune(QUIET, tvm_ffi, trials, "evolutionary")
@@ -73,9 +84,6 @@ def once(tvm_ffi: str, trials: str) -> int:
 
 def compare(tvm_ffi: str, trials: str, runs: int) -> int:
     """Tune beside each kind of disturbance; return 1 if a tuning failed."""
-    for name in BOARDS:  # how fast they are when quiet
-        look = [sys.executable, "-m", "portcall", "bench", "cool", "1m"]
-        subprocess.run(look, env={**os.environ, "PORTCALL_PLACE": name}, check=True)
     found: dict[str, list[dict[str, Any]]] = {kind: [] for kind in KINDS}
     for run in range(runs):
         for kind in KINDS:
@@ -101,7 +109,5 @@ def compare(tvm_ffi: str, trials: str, runs: int) -> int:
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as folder:  # what is known of other places of this machine is left alone
-        os.environ["XDG_CACHE_HOME"] = folder
-        tvm_ffi, trials, runs = sys.argv[1], sys.argv[2], int(sys.argv[3]) if len(sys.argv) > 3 else 0
-        sys.exit(compare(tvm_ffi, trials, runs) if runs else once(tvm_ffi, trials))
+    tvm_ffi, trials, runs = sys.argv[1], sys.argv[2], int(sys.argv[3]) if len(sys.argv) > 3 else 0
+    sys.exit(compare(tvm_ffi, trials, runs) if runs else once(tvm_ffi, trials))

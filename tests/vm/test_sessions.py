@@ -71,7 +71,7 @@ def test_open_machine_takes_and_returns_remote_tensors(session: rpc.Session, mod
 def test_open_machine_errors_keep_their_class(session: rpc.Session, models: Compiled) -> None:
     m = open_machine(session, models.path("loop"))
     expected = ValueError if session.peer_kind == "portcall" else errors.RemoteError
-    with pytest.raises(expected, match="param=x"):
+    with pytest.raises(expected, match="x"):
         m(np.ones(4, "float64"))
     assert same(m(np.ones(4, "float32")), np.full(4, 8.5, "float32"))
 

@@ -40,7 +40,7 @@ from portcall.compile._options import Options, Progress
 from portcall.compile._program import read_program
 from portcall.compile._simplify import decompose, simplify
 from portcall.compile._target import Target, find_target
-from portcall.compile._weights import apart, forget_all_but, give_back, without_weights
+from portcall.compile._weights import apart, copied, forget_all_but, give_back, without_weights
 from portcall.errors import ModelError
 from portcall.graph import Graph, GraphModule, create, export_bundle
 
@@ -147,9 +147,7 @@ def _compile_graph(model: Any, target: str, options: Options) -> CompiledModel:
     steps = Steps(options.progress)
     with steps.step("read"):
         loaded, given, fixed = _read(model, options)
-        proto = onnx.ModelProto()  # what onnxruntime gets is the model as it is, whatever is done to this one
-        proto.CopyFrom(given)
-        proto = inline_control(decompose(inline_control(proto)))
+        proto = inline_control(decompose(inline_control(copied(given))))
         check_operators(proto)
     with steps.step("simplify"):
         try:

@@ -35,7 +35,7 @@ from portcall.compile._model import bind_shapes, fix_inputs, inputs_of, likely_s
 from portcall.compile._options import Options
 from portcall.compile._simplify import decompose
 from portcall.compile._target import Target, find_target
-from portcall.compile._weights import apart, forget_all_but, without_weights
+from portcall.compile._weights import apart, copied, forget_all_but, without_weights
 from portcall.errors import ModelError
 from portcall.graph._bundle import seal_library
 from portcall.vm import VirtualMachine, create
@@ -115,9 +115,9 @@ def compile_executable(model: Any, target: str, options: Options) -> CompiledExe
 def _compile_executable(model: Any, target: str, options: Options) -> CompiledExecutable:
     machine = find_target(target, gpu=isinstance(model, tvm.IRModule))
     steps = Steps(options.progress)
-    given = None
     kernels: Mapping[str, int] = {}
     notes: Sequence[str] = ()
+    expected, unchecked = None, "it was not asked for"
     if isinstance(model, tvm.IRModule):
         name, inputs = "model", {}
         with steps.step("kernels"):
@@ -130,35 +130,35 @@ def _compile_executable(model: Any, target: str, options: Options) -> CompiledEx
             fix_inputs(given, options.constants)
             bind_shapes(given, options.shapes, fixed=False)
             inputs = {value.name: type_text(value) for value in inputs_of(given)}
-            proto = inline_control(decompose(inline_control(given)))
+            proto = inline_control(decompose(inline_control(copied(given))))
             check_operators(proto, graph=False)
         with steps.step("import"), as_model_error("import"):
             module = import_dynamic(proto)
-    if given is not None:
+        unchecked = _verify.why_unchecked(machine) if options.check else unchecked
+        if not unchecked:  # now: its weights are not needed any more afterwards
+            with steps.step("reference"):
+                expected, unchecked = _verify.unless_it_cannot(lambda: _expect(given, {}, _verify.checked(given)))
+        del given
+        forget_all_but(proto)
         with steps.step("kernels"):
             module, kernels = _with_kernels(proto, module, machine)
         del proto
-        forget_all_but(*([given] if options.check else []))
+        forget_all_but()
     with steps.step("compile"), as_model_error("compile"):
         pipeline = gpu_generic.get_default_pipeline(machine.tvm) if machine.name == "webgpu" else "default"
         executable = tvm.compile(module, target=machine.tvm, relax_pipeline=pipeline)
-        del module  # with weights that the check does without
+        del module  # with its weights
         parts = _parts(executable)
         del executable
     made = CompiledExecutable(
         name, inputs, target, machine.triple, parts, steps.seconds,
-        kernels=kernels, notes=notes, runs_here=machine.runs_here,
+        kernels=kernels, notes=notes, runs_here=machine.runs_here, unchecked=unchecked,
     )  # fmt: skip
-    if not options.check or given is None:
+    if expected is None:
         return made
-    why = _verify.why_unchecked(machine)
-    if why:
-        return replace(made, unchecked=why)
-    sizes: dict[str, Sequence[int]] = {}
     with steps.step("check"):
-        made = _verify.check(made, lambda made: verify_executable(
-            made.load(), given, tolerance=_verify.checked(given), sizes=sizes))  # fmt: skip
-    return replace(made, sizes=sizes)
+        made = _verify.check(made, lambda made: _compare(made.load(), expected))
+    return replace(made, sizes={name: list(array.shape) for name, array in expected.feeds.items()})
 
 
 def _with_kernels(proto: Any, module: Any, machine: Target) -> tuple[Any, Mapping[str, int]]:
@@ -200,18 +200,21 @@ def verify_executable(
     *,
     tolerance: float,
     seed: int = 0,
-    sizes: dict[str, Sequence[int]] | None = None,
 ) -> _verify.Verification:
-    """Compare a model for the Relax VM with its ONNX model; see ``portcall.compile.verify``.
-
-    Parameters:
-        sizes: gets the shapes of the inputs.
-    """
+    """Compare a model for the Relax VM with its ONNX model; see ``portcall.compile.verify``."""
     proto = load(model).model
-    known = inputs_of(proto)
-    names = [parameter.name for parameter in machine.signature().parameters]
     inputs = _verify.given_inputs(proto, inputs or {})
-    _verify.check_same_inputs(proto, names, inputs, "the library")
+    _verify.check_same_inputs(proto, _names(machine), inputs, "the library")
+    return _compare(machine, _expect(proto, inputs, tolerance, seed))
+
+
+def _expect(proto: Any, inputs: Mapping[str, Any], tolerance: float, seed: int = 0) -> _verify.Expected:
+    """Return what a model should compute for these inputs, and random ones of a likely shape where none is given.
+
+    Raises:
+        ReferenceFailedError: onnxruntime cannot run it.
+    """
+    known = inputs_of(proto)
     said = {value.name: [_extent(dim) for dim in value.type.tensor_type.shape.dim] for value in known}
     types = {v.name: onnx.helper.tensor_dtype_to_np_dtype(v.type.tensor_type.elem_type) for v in known}
     failed: ModelError | None = None
@@ -227,13 +230,19 @@ def verify_executable(
             break
     if expected is None:
         raise failed or ModelError("onnxruntime cannot run the model")
-    if sizes is not None:
-        sizes.update({name: list(array.shape) for name, array in feeds.items()})
-    returned = machine(*(feeds[name] for name in names))
+    return _verify.Expected(feeds, expected, _verify.allowed(proto, tolerance))
+
+
+def _compare(machine: VirtualMachine, expected: _verify.Expected) -> _verify.Verification:
+    returned = machine(*(expected.feeds[name] for name in _names(machine)))
     values = returned if isinstance(returned, tuple) else (returned,)
-    if len(values) != len(expected):
+    if len(values) != len(expected.results):
         raise ModelError("the library was compiled from another model: their numbers of results differ")
-    return _verify.compare([value.numpy() for value in values], expected, _verify.allowed(proto, tolerance))
+    return _verify.compare([value.numpy() for value in values], expected.results, expected.tolerance)
+
+
+def _names(machine: VirtualMachine) -> list[str]:
+    return [parameter.name for parameter in machine.signature().parameters]
 
 
 def _is_open(values: Sequence[Any]) -> bool:

@@ -92,6 +92,13 @@ def without_weights(model: Model) -> Model:
     return made
 
 
+def copied(model: Model) -> Model:
+    """Return a copy: what onnxruntime gets is the model as it is, whatever is done to the other one."""
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    return made
+
+
 _TENSORS = {helper.np_dtype_to_tensor_dtype(np.dtype(kind)) for kind in _KINDS}
 
 

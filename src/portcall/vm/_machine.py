@@ -8,8 +8,8 @@ TVM's names. What is added are conversions, checks of names, and words.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import portcall
 from portcall import Device, Module, errors
@@ -17,12 +17,14 @@ from portcall._device import device as as_device
 from portcall._module import VM_KINDS
 from portcall._timing import DEFAULTS
 from portcall.vm._executable import ENTRY, ExecutableInfo, Parameter, Signature, describe, entry_of
+from portcall.vm._misfits import misfit
 from portcall.vm._profile import Profile
 from portcall.vm._values import REMOTE, LocalValues, RemoteValues, Values
 
 if TYPE_CHECKING:
     from portcall.bench import BenchmarkResult
 
+T = TypeVar("T")
 _POOLED = 2  # kind of allocator
 _HOST = 1  # DLPack's kind of device
 _SAVED = "portcall.saved"  # what is timed
@@ -92,7 +94,8 @@ class Function:
             RuntimeError: a tensor of another shape.
         """
         m = self._machine
-        return m._values.call(self._call, m.module, self.name, m._arguments(self.name, args, named))
+        given = m._arguments(self.name, args, named)
+        return m._explaining(self.name, given, lambda: m._values.call(self._call, m.module, self.name, given))
 
     def __repr__(self) -> str:
         return f"<portcall.vm.Function {self.signature}>"
@@ -185,12 +188,13 @@ class VirtualMachine:
         self[name]
         if "device" in named and "device" not in (each.name for each in self.signature(name).parameters):
             raise TypeError("benchmark() takes no device: a machine runs on its own, which vm.create was given")
-        self.module["save_function"](name, _SAVED, False, *self._arguments(name, args, named))
+        given = self._arguments(name, args, named)
+        self.module["save_function"](name, _SAVED, False, *given)
         timed = self.module.time_evaluator(
             _SAVED, self.device, number=number, repeat=repeat, min_repeat_ms=min_repeat_ms,
             cooldown_interval_ms=cooldown_interval_ms,
         )  # fmt: skip
-        return timed()
+        return self._explaining(name, given, timed)
 
     def profile(self, *args: Any, function: str | None = None, **named: Any) -> Profile:
         """Call a function once, and return where the time went. Inside of compiled functions nothing is seen.
@@ -200,7 +204,15 @@ class VirtualMachine:
         """
         name = function or self.entry
         self[name]
-        return Profile.from_text(name, self.module["profile"](name, *self._arguments(name, args, named)))
+        given = self._arguments(name, args, named)
+        return Profile.from_text(name, self._explaining(name, given, lambda: self.module["profile"](name, *given)))
+
+    def _explaining(self, name: str, given: list[Any], call: Callable[[], T]) -> T:
+        """Call a function; if that fails since an argument has another type than its parameter, say so."""
+        try:
+            return call()
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise misfit(name, self.signature(name).parameters, given) or error from None
 
     def _arguments(self, name: str, args: tuple[Any, ...], named: Mapping[str, Any]) -> list[Any]:
         parameters = self.signature(name).parameters
