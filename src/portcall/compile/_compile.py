@@ -221,7 +221,7 @@ def compile_module(
         join_concatenations(program, rules.reading_of, rules.product_of)
         made, params = emit(program, rules, outputs, metadata)
     with steps.step("machine code"), as_model_error("compile"):
-        objects = _machine_code(rules, machine)
+        objects = _machine_code(rules, machine, ours=labels is not None)
     kernels = dict(rules.counts().most_common())
     return CompiledModel(
         made, params, metadata["target"], machine.triple, objects, steps.seconds, kernels, runs_here=machine.runs_here
@@ -241,13 +241,14 @@ def as_model_error(done: str) -> Iterator[None]:
         raise ModelError(f"TVM cannot {done} the model: {text}") from error
 
 
-def _machine_code(rules: Rules, target: Target) -> bytes:
+def _machine_code(rules: Rules, target: Target, *, ours: bool) -> bytes:
     functions = {
         name: kernel.function.with_attr("global_symbol", name) for name, kernel in sorted(rules.kernels.items())
     }
     if not functions:  # a library needs one
         functions["no_kernel"] = no_kernel().with_attr("global_symbol", "no_kernel")
-    made = tvm.compile(tvm.IRModule(functions), target=target.tvm).mod
+    with target.passes(ours=ours):
+        made = tvm.compile(tvm.IRModule(functions), target=target.tvm).mod
     with open(os.memfd_create("kernels.o"), "rb") as file:  # on a full disk LLVM would end the process
         made.write_to_file(f"/proc/self/fd/{file.fileno()}", "o")
         return file.read()

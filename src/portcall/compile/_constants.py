@@ -27,6 +27,7 @@ _UNARY: dict[str, Callable[[Array], Array]] = {
     "relax.sqrt": np.sqrt,
     "relax.rsqrt": lambda a: (1 / np.sqrt(a)).astype(a.dtype),
     "relax.negative": np.negative,
+    "relax.isnan": np.isnan,
 }
 
 
@@ -46,7 +47,7 @@ def _fold(call: Any) -> Array | None:
     """Return the value of a call of constants; None if it is not known here."""
     name = call.op.name
     values = [_value(argument) for argument in call.args]
-    if not values or values[0] is None:
+    if not values or values[0] is None or not is_constant(call.args[0]):
         return None
     first = values[0]
     if name in _BINARY and values[1] is not None:
@@ -61,6 +62,8 @@ def _fold(call: Any) -> Array | None:
         return np.matmul(first, values[1]) if first.ndim == values[1].ndim == 2 and made <= _MOST_MADE else None
     if name in _UNARY:
         return _UNARY[name](first)
+    if name == "relax.where" and values[1] is not None and values[2] is not None:
+        return np.where(first, values[1], values[2])
     if name == "relax.permute_dims":
         axes = call.attrs.axes
         return np.transpose(first, None if axes is None else [int(axis) for axis in axes])
@@ -97,6 +100,8 @@ def _sliced(call: Any, first: Array) -> Array | None:
 
 
 def _value(e: Any) -> Array | None:
+    if isinstance(e, tirx.FloatImm | tirx.IntImm):
+        return np.asarray(e.value, str(e.ty.dtype))
     return e.value.numpy() if is_constant(e) else None
 
 

@@ -33,6 +33,12 @@ _MACHINES: dict[str, tuple[str, str, dict[str, Any]]] = {
 _WEBGPU = {"kind": "webgpu", "max_num_threads": 256}  # a group's, on every device
 _TUNING = ("fast-", "slow-", "false-deps-", "prefer-")  # with which LLVM's names of what is only faster begin
 _ALIASES = {"amd64": "x86_64", "arm64": "aarch64", "armv7l": "arm", "armv7": "arm"}
+# Passes of TVM's, by name.
+_DONE_BY_LLVM = (
+    "s_tir.StmtSimplify", "tirx.RemoveNoOp", "s_tir.HoistIfThenElse", "s_tir.InsertHoistIfThenElse",
+    "s_tir.RenormalizeSplitPattern", "tirx.CommonSubexprElim",
+)  # fmt: skip
+_MAKES_SMALL = "s_tir.CompactBufferAllocation"
 
 
 @dataclass(frozen=True)
@@ -84,6 +90,22 @@ class Target:
     @property
     def tile_vectors(self) -> int:
         return 4 if self.registers >= 32 else 3
+
+    def passes(self, *, ours: bool) -> contextlib.AbstractContextManager[Any]:
+        """Return the context in which TVM makes machine code.
+
+        On processors, passes are left out that do what LLVM does as well. They make no kernel faster, and took a third
+        of the time of a network, half of one with extents that are not known.
+
+        Parameters:
+            ours: no function has schedules of others, which may rely on what makes their working memory small.
+        """
+        if self.name == "webgpu":
+            return contextlib.nullcontext()
+        context: contextlib.AbstractContextManager[Any] = tvm.transform.PassContext(
+            disabled_pass=[*_DONE_BY_LLVM, *([_MAKES_SMALL] if ours else [])]
+        )
+        return context
 
 
 def find_target(name: str, *, gpu: bool = False) -> Target:

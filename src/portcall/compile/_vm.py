@@ -146,7 +146,8 @@ def _compile_executable(model: Any, target: str, options: Options) -> CompiledEx
         forget_all_but()
     with steps.step("compile"), as_model_error("compile"):
         pipeline = gpu_generic.get_default_pipeline(machine.tvm) if machine.name == "webgpu" else "default"
-        executable = tvm.compile(module, target=machine.tvm, relax_pipeline=pipeline)
+        with machine.passes(ours=not isinstance(model, tvm.IRModule)):
+            executable = tvm.compile(module, target=machine.tvm, relax_pipeline=pipeline)
         del module  # with its weights
         parts = _parts(executable)
         del executable
