@@ -46,8 +46,8 @@ constexpr uint32_t kMounts[] = {SYS_mount, SYS_umount2, SYS_pivot_root, SYS_chro
     443 /* quotactl_fd */, 457 /* statmount */, 458 /* listmount */, 467 /* open_tree_attr */};
 // Attributes of files, which Landlock leaves alone, and watching them.
 constexpr uint32_t kAttributes[] = {SYS_fchmod, SYS_fchmodat, SYS_fchown, SYS_fchownat, SYS_setxattr, SYS_lsetxattr,
-    SYS_fsetxattr, SYS_removexattr, SYS_lremovexattr, SYS_fremovexattr, 463 /* setxattrat */, 466 /* removexattrat */,
-    469 /* file_setattr */, SYS_inotify_init1, SYS_fanotify_init, SYS_fanotify_mark};
+    SYS_fsetxattr, SYS_removexattr, SYS_lremovexattr, SYS_fremovexattr, SYS_utimensat, 463 /* setxattrat */,
+    466 /* removexattrat */, 469 /* file_setattr */, SYS_inotify_init1, SYS_fanotify_init, SYS_fanotify_mark};
 // The kernel.
 constexpr uint32_t kKernel[] = {SYS_keyctl, SYS_add_key, SYS_request_key, SYS_bpf, SYS_userfaultfd,
     SYS_perf_event_open, SYS_kexec_load, SYS_init_module, SYS_finit_module, SYS_delete_module, SYS_reboot, SYS_swapon,
@@ -66,6 +66,13 @@ constexpr uint32_t kOlder[] = {294 /* kexec_file_load */};
 // Named processes, which only a session that is not alone could reach; 0 is the caller.
 constexpr uint32_t kOfProcess[] = {SYS_prlimit64, SYS_sched_setaffinity, SYS_sched_setscheduler, SYS_sched_setparam,
                                    SYS_sched_setattr};
+
+// Of files that are open for reading: ioctl.
+constexpr uint32_t kSetFlags = 0x40086602, kSetExtendedFlags = 0x401C5820, kSetVersion = 0x40087602,
+                   kSetExt4Version = 0x40086604, kSeal = 0x40806685, kEncrypt = 0x800C6613, kSnapshot = 0x50009401,
+                   kSnapshot2 = 0x50009417;
+// fcntl: others wait until they may open the file, for 45 s; a signal for each use of a folder.
+constexpr uint32_t kLease = 1024, kWatch = 1026, kDelegation = 1040;
 
 using Steps = std::vector<sock_filter>;
 
@@ -188,14 +195,16 @@ Steps FilterOfCalls(bool alone, bool quiet) {
   deny(kAttributes);
   deny(kKernel);
   deny(kOlder);
-  // A datagram, which sendmsg sends, may name another socket.
+  // A datagram, which sendmsg sends, may name another socket; other families are other parts of the kernel.
+  filter.AllowOnly(SYS_socketpair, 0, {AF_UNIX});
   filter.AllowOnly(SYS_socketpair, 1, {SOCK_STREAM, SOCK_SEQPACKET}, 0xF);
   filter.AllowNull(SYS_sendto, 4);
-  filter.AllowNull(SYS_utimensat, 1);
   filter.AllowOnly(SYS_clone, 0, {0}, kNewNamespaces | kParent);  // the parent is the server
-  // What a terminal reads; attributes of files; who gets the signals of a file.
-  filter.DenyOnly(SYS_ioctl, 1, {0x5412, 0x541C, 0x40086602, 0x401C5820, 0x8901, 0x8902});
-  filter.DenyOnly(SYS_fcntl, 1, {8, 15});
+  // What a terminal reads; attributes of files, which need no right to write; who gets the signals of a file.
+  filter.DenyOnly(SYS_ioctl, 1,
+                  {0x5412, 0x541C, kSetFlags, kSetExtendedFlags, kSetVersion, kSetExt4Version, kSeal, kEncrypt,
+                   kSnapshot, kSnapshot2, 0x8901, 0x8902});
+  filter.DenyOnly(SYS_fcntl, 1, {8, 15, kLease, kWatch, kDelegation});
   if (!alone && !quiet) {
     const auto self = static_cast<uint32_t>(getpid());
     for (uint32_t call : {SYS_kill, SYS_tgkill}) filter.AllowOnly(call, 0, {0, self});

@@ -128,14 +128,39 @@ int RunsProgram() {
   waitpid(child, &status, 0);
   return WEXITSTATUS(status);
 }
-int ChangesLibrary() {
+// What the file's owner may do, who cannot write it here.
+template <typename Action> int OfLibrary(Action action) {
   const int file = open("/usr/bin/env", O_RDONLY | O_CLOEXEC);
-  struct stat facts{};
-  if (file < 0 || fstat(file, &facts) != 0) return errno;
-  const int error = Result(fchmod(file, facts.st_mode & 07777));
+  if (file < 0) return errno;
+  const int error = Result(action(file));
   close(file);
   return error;
 }
+int SetTimes(int file) {
+  struct stat facts{};
+  fstat(file, &facts);
+  const timespec same[] = {facts.st_atim, facts.st_mtim};
+  return futimens(file, same);
+}
+int SetVersion(int file) {
+  long version = 0;
+  return ioctl(file, 0x80087601 /* FS_IOC_GETVERSION */, &version) ? -1 : ioctl(file, 0x40087602, &version);
+}
+int TakeLease(int file) { return fcntl(file, F_SETLEASE, F_RDLCK) ? -1 : fcntl(file, F_SETLEASE, F_UNLCK); }
+int WatchByDescriptor() {
+  const int folder = open("/usr/bin", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (folder < 0) return errno;
+  signal(SIGIO, SIG_IGN);
+  const int error = Result(fcntl(folder, F_NOTIFY, 4L /* DN_CREATE */));
+  close(folder);
+  return error;
+}
+// The kernel's own answer tells that it was asked.
+int ReachesProtocol() {
+  int ends[2];
+  return socketpair(AF_INET, SOCK_STREAM, 0, ends) != 0 && errno == EPERM ? EPERM : 0;
+}
+int Snapshots() { return ioctl(STDIN_FILENO, 0x50009401, nullptr) != 0 && errno == EPERM ? EPERM : 0; }
 int Watches() {
   const int watch = inotify_init1(IN_CLOEXEC);
   if (watch < 0) return errno;
@@ -277,7 +302,18 @@ constexpr Escape kEscapes[] = {
        const timespec now[2] = {{0, UTIME_NOW}, {0, UTIME_NOW}};
        return Result(utimensat(AT_FDCWD, Outside().c_str(), now, 0));
      }},
-    {"attributes", "change rights of a library", ChangesLibrary},
+    {"attributes", "change rights of a library",
+     [] {
+       return OfLibrary([](int file) {
+         struct stat facts{};
+         return fstat(file, &facts) ? -1 : fchmod(file, facts.st_mode & 07777);
+       });
+     }},
+    {"attributes", "change times of a library", [] { return OfLibrary(SetTimes); }},
+    {"attributes", "change the version of a library", [] { return OfLibrary(SetVersion); }},
+    {"attributes", "have others wait for a library", [] { return OfLibrary(TakeLease); }},
+    {"attributes", "watch a folder by its descriptor", WatchByDescriptor},
+    {"attributes", "copy a file system", Snapshots},
     {"attributes", "watch a folder", Watches},
     {"network", "connect by TCP", [] { return ConnectsInet(SOCK_STREAM); }},
     {"network", "send by UDP", [] { return ConnectsInet(SOCK_DGRAM); }},
@@ -285,6 +321,7 @@ constexpr Escape kEscapes[] = {
     {"sockets", "connect to a socket of a folder", ConnectsFile},
     {"sockets", "send a datagram to a name", SendsDatagram},
     {"sockets", "make a socket for a hypervisor", [] { return Closed(socket(40 /* AF_VSOCK */, SOCK_STREAM, 0)); }},
+    {"sockets", "make a pair of another protocol", ReachesProtocol},
     {"sockets", "ask the kernel by netlink", [] { return Closed(socket(AF_NETLINK, SOCK_RAW, 0)); }},
     {"signals", "kill", [] { return Result(kill(victim, 0)); }},
     {"signals", "tgkill", [] { return Call(SYS_tgkill, victim, victim, 0); }},
