@@ -22,6 +22,7 @@ import pytest
 from farm.boards import client, place_command
 from farm.running import running_farm
 from portcall import toolchain
+from portcall.cli._remote import connect_farm, uses_farm
 
 Run = Callable[..., Any]
 ROOT = Path(__file__).parents[2]
@@ -234,6 +235,22 @@ def test_farm_request_prints_a_ticket_that_later_commands_use() -> None:
             assert 500 < portcall("farm", "show", found["lease"], **where)["ttl"] <= 600
             portcall("farm", "release", found["ticket"], **where)
             assert portcall("farm", "who", **where)["leases"] == []
+
+
+@pytest.mark.parametrize("named", ["", "PORTCALL_FARM", "TVM_TRACKER_HOST"])
+def test_commands_with_a_lease_use_the_farm_of_this_machine_by_default(
+    named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("PORTCALL_FARM", "TVM_TRACKER_HOST", "TVM_TRACKER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PORTCALL_LEASE", "id:secret")
+    if named:
+        monkeypatch.setenv(named, "lab:9191" if named == "PORTCALL_FARM" else "lab")
+    given = {"farm": "", "key": "", "token_file": None, "tls_ca": None}
+    assert uses_farm(None, given)
+    expected = {"": "127.0.0.1:9190", "PORTCALL_FARM": "lab:9191", "TVM_TRACKER_HOST": "lab:9190"}
+    with connect_farm(given) as farm:
+        assert farm.address == expected[named]
 
 
 def test_farm_kick_ends_the_holders_command_with_the_reason() -> None:

@@ -99,8 +99,7 @@ def farm_options(function: Decorated) -> Decorated:
 
 
 def farm_of(given: dict[str, Any]) -> Farm:
-    default = "" if os.environ.get("TVM_TRACKER_HOST") else "127.0.0.1:9190"
-    return connect_farm({**given, "farm": given["farm"] or default})
+    return connect_farm(given)
 
 
 # ---- Seeing ----
