@@ -117,12 +117,11 @@ def connect_farm(given: dict[str, Any]) -> Farm:
     """Return the farm that the options or the environment name; by default that of this machine."""
     from portcall import farm as farms
     from portcall import rpc
-    from portcall.rpc.wire._facts import FARM_PORT
 
     tls = rpc.TLSOptions(ca=given["tls_ca"]) if given["tls_ca"] else None
     token = read_token_file(given["token_file"])
     named = os.environ.get("PORTCALL_FARM") or os.environ.get("TVM_TRACKER_HOST")
-    farm = farms.connect(given["farm"] or ("" if named else f"127.0.0.1:{FARM_PORT}"), token=token, tls=tls)
+    farm = farms.connect(given["farm"] or ("" if named else "127.0.0.1:9190"), token=token, tls=tls)
     if token is None and not os.environ.get("PORTCALL_FARM_TOKEN"):
         farm.use_token(farm_token(farm.address))
     return farm
