@@ -16,7 +16,7 @@ import pytest
 
 from portcall import errors, rpc
 from rpc import sshd
-from rpc.processes import children_of, command_of
+from rpc.processes import children_of, command_of, descendants_of
 from rpc.serving import FUNCTIONS, wait_until
 
 
@@ -50,6 +50,11 @@ def gone(paths: list[Path]) -> bool:
 
 def ssh_processes() -> set[int]:
     return {pid for pid in children_of(os.getpid()) if command_of(pid).startswith(b"ssh\0")}
+
+
+def sshds_of(there: sshd.Machine) -> list[int]:
+    """The processes of sshd that have the connections."""
+    return [pid for pid in descendants_of(there.process.pid) if command_of(pid).startswith(b"sshd: ")]
 
 
 @pytest.mark.parametrize("host", ["board", "behind"])
@@ -93,6 +98,23 @@ def test_connect_by_ssh_that_is_cut_ends_the_server_and_starts_another_one() -> 
         wait_until(lambda: not command_of(session))
         assert remote.get_function("demo.pid")() != session
     wait_until(lambda: gone(made))
+
+
+def test_connect_by_ssh_starts_another_when_the_machine_is_silent(there: sshd.Machine) -> None:
+    options = rpc.ConnectOptions(heartbeat=3, reconnect=60)
+    with rpc.connect("ssh://board", timeout=60, options=options) as remote:
+        pid = remote.get_function("demo.pid")
+        session, silent = pid(), sshds_of(there)
+        for process in silent:
+            os.kill(process, signal.SIGSTOP)
+        try:
+            with pytest.raises(errors.SessionBrokenError):
+                pid()
+            assert remote.get_function("demo.pid")() != session
+        finally:
+            for process in silent:
+                os.kill(process, signal.SIGKILL)
+    wait_until(lambda: not command_of(session))
 
 
 def test_connect_by_ssh_async_is_cancelled() -> None:

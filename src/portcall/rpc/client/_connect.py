@@ -34,7 +34,7 @@ from portcall.rpc.client._socket import as_descriptor, open_socket, read_token
 from portcall.rpc.client._ssh import Tunnel
 from portcall.rpc.wire import _handshake
 from portcall.rpc.wire._address import Address, parse_address
-from portcall.rpc.wire._facts import FEATURES, MOST_SECONDS, NOT_OPENED
+from portcall.rpc.wire._facts import FEATURES, MOST_SECONDS, NOT_OPENED, SILENCE
 from portcall.rpc.wire._tls import TLSOptions
 
 S = TypeVar("S", bound=Session)
@@ -185,7 +185,7 @@ def connect_without(
     """
     address = parse_address(url, port, ssh=True)
     rare = options or ConnectOptions()
-    tunnel = Tunnel(address, timeout) if address.ssh or address.adb else None
+    tunnel = Tunnel(address, timeout, rare.heartbeat or SILENCE) if address.ssh or address.adb else None
     how = Opening(
         lambda: (tunnel.address() if tunnel else address, key, tls), rare.name or str(address),
         "" if tunnel else read_token(token), session_timeout, constructor_args,

@@ -19,6 +19,7 @@ import threading
 from portcall.errors import ConnectError
 from portcall.rpc.client._deadline import Deadline
 from portcall.rpc.wire._address import Address
+from portcall.rpc.wire._facts import SILENCE
 
 DEPLOYED = '"${XDG_DATA_HOME:-$HOME/.local/share}/portcall"'  # the folder of `portcall deploy`, for the shell there
 NO_SERVER = 69  # the script's exit code where there is none; EX_UNAVAILABLE
@@ -75,11 +76,13 @@ class Tunnel:
     Parameters:
         address: of the form ``ssh://[user@]host[:port]`` or ``adb://[serial number]``.
         timeout: seconds until it must listen; None for no limit.
+        silence: seconds after which ssh ends that hears nothing, so that another one is started.
     """
 
-    def __init__(self, address: Address, timeout: float | None) -> None:
+    def __init__(self, address: Address, timeout: float | None, silence: float = SILENCE) -> None:
         self._there = address
         self._timeout = timeout
+        self._silence = silence
         self._lock = threading.Lock()
         self._ssh: subprocess.Popen[bytes] | None = None
         self._folder = ""
@@ -118,7 +121,8 @@ class Tunnel:
         there = f"/tmp/portcall-ssh-{secrets.token_hex(16)}"
         script = _SCRIPT.format(deployed=DEPLOYED, missing=NO_SERVER, folder=there)
         # A connection of our own: one that others share would go on forwarding. No questions: nobody may be there.
-        options = ["-oBatchMode=yes", "-oControlPath=none", f"-L{self._folder}/s:{there}/s"]
+        options = ["-oBatchMode=yes", "-oControlPath=none", f"-L{self._folder}/s:{there}/s",
+                   f"-oServerAliveInterval={max(1, int(self._silence / 3))}", "-oServerAliveCountMax=2"]  # fmt: skip
         words = words_there(self._there, f"exec sh -c '{script}'", *options)
         try:
             # A session of its own: Ctrl-C is for us, and we end it.
