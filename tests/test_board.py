@@ -41,7 +41,11 @@ def test_build_server_compiles_each_source_once(commands: list[tuple[str, ...]],
     assert len([word for word in linked if word.endswith(".o")]) == len(compiled) == len(set(compiled))
     assert all("aarch64-linux-gnu.2.17" in words for words in commands)
     commands.clear()
-    board.build_server("aarch64-linux-gnu", tmp_path / "again")
+    made.write_text("another program")
+    again = board.build_server("aarch64-linux-gnu", tmp_path / "again")
+    assert (commands, again.read_text()) == ([], "")  # it is kept
+    (tmp_path / "k.o").touch()
+    board.build_server("aarch64-linux-gnu", tmp_path / "server", [tmp_path / "k.o"])
     assert len(commands) == 1  # the objects are kept
 
 

@@ -6,7 +6,7 @@ Rules:
 * ``ziglang`` compiles, for this machine too: the program runs on systems older than this one.
 * Everything is in one file: the core, the server and the C++ library.
 * For Android, whose C library zig does not have, the compiler is that of Android's NDK.
-* Objects are kept by what they are made of, in ``$XDG_CACHE_HOME/portcall/board``.
+* Objects, and programs without kernels, are kept by what they are made of, in ``$XDG_CACHE_HOME/portcall/board``.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import contextlib
 import hashlib
 import os
 import re
+import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -205,11 +206,16 @@ def build_server(
         for made in pool.map(compile_one, sources):
             objects.append(str(made))
             tell(len(objects), len(sources))
-    with folder_beside(place) as folder:
-        new = Path(folder, place.name)
-        form = link_options(target, bool(linked))
-        small = (*whole, "-Wl,--gc-sections", "-Wl,--hash-style=gnu", "-s")
-        words = (*objects, *map(str, linked), *form, *small, "-ldl", "-o", str(new))
-        _compilers.execute((*compiler.command, *words), f"linking '{output}'")
-        os.replace(new, place)
+    small = (*whole, "-Wl,--gc-sections", "-Wl,--hash-style=gnu", "-s")
+    words = (*compiler.command, *objects, *map(str, linked), *link_options(target, bool(linked)), *small, "-ldl", "-o")
+    # The objects' names say what is in them; those of the linked ones do not.
+    kept = None if linked else cache / f"server-{hashlib.sha256(repr(words).encode()).hexdigest()[:24]}"
+    if kept is None or not kept.is_file():
+        with folder_beside(kept or place) as folder:
+            new = Path(folder, place.name)
+            _compilers.execute((*words, str(new)), f"linking '{output}'")
+            os.replace(new, kept or place)
+    if kept is not None:
+        with folder_beside(place) as folder:
+            os.replace(shutil.copy(kept, Path(folder, place.name)), place)
     return place

@@ -248,7 +248,7 @@ def remove(host: str) -> bool:
 
 
 def program_for(machine: Machine, progress: Callable[[str], None] | None = None) -> Path:
-    """Return the server for a machine, which zig compiles; the objects are kept, so the second time takes seconds.
+    """Return the server for a machine, which zig compiles; it is kept, so the second time takes a moment.
 
     Raises:
         StartError: there is no server for this machine.
