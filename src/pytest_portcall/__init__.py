@@ -8,8 +8,10 @@ See docs/testing-on-boards.md.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -176,17 +178,23 @@ def remote(board: Board) -> Iterator[Session]:
 def bench(remote: Session, request: pytest.FixtureRequest) -> Callable[..., Measurement]:
     """``bench(library, "add_one", x, y)``: times a function there; returns a ``portcall.bench.Measurement``.
 
+    The library is one that ``remote`` has loaded, or a file of this machine, which is uploaded and loaded.
     Its ``number`` and ``repeat`` are those of ``portcall.bench.measure``, ``dev`` is a device of ``remote``, its
     processor by default.
     """
     import portcall
 
     def run(
-        library: portcall.Module, name: str, *args: Any, number: int | None = None, repeat: int | None = None,
-        dev: Any = None,
+        library: portcall.Module | str | os.PathLike[str], name: str, *args: Any, number: int | None = None,
+        repeat: int | None = None, dev: Any = None,
     ) -> Measurement:  # fmt: skip
+        if not isinstance(library, portcall.Module):
+            remote.upload(library)
+            library = remote.load_module(Path(library).name)
+        loaded = library
+
         def times(number: int, repeat: int) -> Any:
-            return library.time_evaluator(name, dev or remote.cpu(), number=number, repeat=repeat)(*args)
+            return loaded.time_evaluator(name, dev or remote.cpu(), number=number, repeat=repeat)(*args)
 
         measured = portcall.bench.measure(times, number, repeat, session=remote)
         figure = f"{portcall.bench.format_duration(measured.result.median)}: {measured.verdict}"

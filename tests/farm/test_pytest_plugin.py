@@ -45,6 +45,11 @@ def test_figure(remote, bench):
 def test_without_a_board():
     pass
 """
+OF_A_FILE = """
+def test_figure_of_a_file(bench):
+    x = np.ones(4, "float32")
+    assert bench("kernels.so", "add_one", x, x.copy(), number=10, repeat=3).counts.repeat == 3
+"""
 
 
 def run(folder: Path, source: str, *words: str, **environment: str) -> dict[str, dict[str, str]]:
@@ -102,11 +107,11 @@ def test_without_a_name_a_server_of_the_run_serves(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "testing-on-boards.md").read_text()
     (block,) = re.findall(r"^```python\n(.*?)```", page, re.MULTILINE | re.DOTALL)
     toolchain.create_shared(ROOT / "src" / "portcall" / "cli" / "demo_kernels.cc", tmp_path / "kernels.so")
-    found = run(tmp_path, block + ORDINARY, "--portcall-scope=module")
+    found = run(tmp_path, block + ORDINARY + OF_A_FILE, "--portcall-scope=module")
     assert outcomes(found) == {
         "add_one": "passed",
         "call": "passed", "what_is_there": "passed", "what_is_not_there": "skipped", "figure": "passed",
-        "without_a_board": "passed",
+        "figure_of_a_file": "passed", "without_a_board": "passed",
     }  # fmt: skip
     assert found["test_what_is_not_there"]["message"].endswith("has not ram>=1000TiB & gpu")
     assert found["test_call"]["portcall_board"] == "a server of this run"
