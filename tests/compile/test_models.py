@@ -196,3 +196,12 @@ def test_rows_in_front_of_an_axis_of_one_element_have_vectors() -> None:
     constants = {"times": np.array([2, 2, 2, 1])}
     check(make([helper.make_node("Tile", ["x", "times"], ["y"])], {"x": [3, 2, 32, 1]}, ["y"], constants),
           {"x": random(3, 2, 32, 1)})  # fmt: skip
+
+
+def test_a_call_that_reads_a_value_twice_is_not_taken_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "portcall.compile._legal._FEWEST", 1
+    )  # of the calls of large models, equal ones are written once
+    nodes = [helper.make_node("Add", ["x", "x"], ["a"]), helper.make_node("Softmax", ["a"], ["b"]),
+             helper.make_node("Add", ["b", "x"], ["y"])]  # fmt: skip
+    check(make(nodes, {"x": [2, 3]}, ["y"]), {"x": np.arange(6, dtype="float32").reshape(2, 3)})

@@ -67,7 +67,7 @@ class _Once:
         if isinstance(result, relax.Call) and result.op == _CALL_TIR and len(result.args) == 2:
             operands = list(result.args[1].fields)
             places = [next((k for k, t in enumerate(tensors) if t.same_as(operand)), -1) for operand in operands]
-            if -1 not in places and len(set(map(id, tensors))) == len(tensors):
+            if -1 not in places and not _is_twice(tensors):
                 bucket.append(_Made(call, result.args[0], list(result.ty_args), places))
         return result
 
@@ -88,6 +88,11 @@ def _tensors(call: Any) -> list[Any]:
     """Return the tensors that a call reads, those of a tuple one after the other."""
     parts = [part for each in call.args for part in (each.fields if isinstance(each, relax.Tuple) else [each])]
     return [part for part in parts if _is_tensor(part)]
+
+
+def _is_twice(tensors: Sequence[Any]) -> bool:
+    """Tell whether a call reads a tensor twice: what it became cannot be that of a call that reads two."""
+    return any(a.same_as(b) for place, a in enumerate(tensors) for b in tensors[:place])
 
 
 def _is_tensor(e: Any) -> bool:
