@@ -293,3 +293,45 @@ def test_check_uses_sizes_that_the_model_is_for() -> None:
     made = compile.onnx(model, runtime="vm")
     assert not made.unchecked
     assert made.sizes == {"x": [1, 2, 224, 224]}
+
+
+@pytest.mark.parametrize("kind", ["ReduceSum", "ReduceProd", "ReduceLogSumExp"])
+def test_sums_of_nothing_are_what_a_sum_begins_with(kind: str) -> None:
+    model = make([Node(kind, ["x"], ["y"], keepdims=0)], {"x": ["n", 4]}, ["y"])
+    machine = compile.onnx(model, check=False, runtime="vm").load()
+    for rows in (3, 0):
+        x = np.abs(random(rows, 4))
+        (expected,) = reference(model, {"x": x}).values()
+        np.testing.assert_allclose(machine(x).numpy(), expected, rtol=1e-5)
+
+
+def test_slices_that_end_before_they_begin_are_empty() -> None:
+    ends = {"starts": integers(2), "ends": integers(-2), "axes": integers(0)}
+    model = make([Node("Slice", ["x", *ends], ["y"])], {"x": ["n", 3]}, ["y"], ends)
+    machine = compile.onnx(model, check=False, runtime="vm").load()
+    for rows in (1, 3, 9):
+        (expected,) = reference(model, {"x": random(rows, 3)}).values()
+        np.testing.assert_array_equal(machine(random(rows, 3)).numpy(), expected)
+
+
+@pytest.mark.parametrize(("name", "value"), [("value_float", 2.5), ("value_floats", [1.5, 2.0, 4.0]), ("value_int", 3),
+                                             ("value_ints", [7, 8, 9])])  # fmt: skip
+def test_constants_that_are_no_tensors(name: str, value: Any) -> None:
+    nodes = [
+        Node("Constant", [], ["c"], **{name: value}),
+        Node("Cast", ["c"], ["d"], to=1),
+        Node("Add", ["x", "d"], ["y"]),
+    ]
+    x = random(2, 3)
+    machine = compile.onnx(make(nodes, {"x": ["n", 3]}, ["y"]), check=False, runtime="vm").load()
+    np.testing.assert_array_equal(machine(x).numpy(), x + np.float32(value))
+
+
+def test_boxes_that_overlap_are_left_out() -> None:
+    limits = {"most": integers(2), "overlap": np.array([0.5], "float32"), "least": np.array([0.4], "float32")}
+    model = make([Node("NonMaxSuppression", ["boxes", "scores", *limits], ["y"])],
+                 {"boxes": [1, "n", 4], "scores": [1, 1, "n"]}, ["y"], limits)  # fmt: skip
+    boxes = np.array([[[0, 0, 1, 1], [0, 0.1, 1, 1.1], [0, 10, 1, 11], [0, 10.1, 1, 11.1]]], "float32")
+    feeds = {"boxes": boxes, "scores": np.array([[[0.9, 0.75, 0.6, 0.95]]], "float32")}
+    (expected,) = reference(model, feeds).values()
+    np.testing.assert_array_equal(compile.onnx(model, runtime="vm").load()(*feeds.values()).numpy(), expected)

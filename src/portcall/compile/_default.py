@@ -39,6 +39,8 @@ def _with_stages(function: Any, change: Callable[[Any, Any], None]) -> Any:
         blocks = made.get_child_blocks(made.get_sblock("root"))
     except Exception:  # it is not made of stages: it stays as it is
         return function
+    if any(not made.get(block).reads and not made.get(block).writes for block in blocks):
+        return function  # a stage that does not say what it reads: that must not be inlined
     parts = {block: list(walk(getattr(made.get(block).body, "value", None))) for block in blocks}
     loads = Counter(part.source for each in parts.values() for part in each if type(part).__name__ == "TensorLoad")
     buffers = list(function.params)
@@ -55,13 +57,19 @@ def _with_stages(function: Any, change: Callable[[Any, Any], None]) -> Any:
 
 
 def _sum_along(made: Any, block: Any) -> None:
-    """Sum up by rows where the last axis of the result lies along what is read."""
+    """Sum up by rows where the last axis of the result lies along what is read.
+
+    Elsewhere the result is set to its first value before all sums, since there may be nothing to sum up.
+    """
     loops = list(made.get_loops(block))
     kinds = [int(axis.iter_type) for axis in made.get(block).iter_vars]
-    if len(kinds) == len(loops) and 0 < (last := kinds.count(0)) < len(kinds) and 2 not in kinds[:last]:
-        stage = made.get(block)
-        if _lies_along(stage.body, stage.iter_vars[last - 1].var):
-            _try(lambda block: _sum_rows(made, block, loops, last), block)
+    if len(kinds) != len(loops) or not 0 <= (last := kinds.count(0)) < len(kinds) or 2 in kinds[:last]:
+        return
+    stage = made.get(block)
+    if last and _lies_along(stage.body, stage.iter_vars[last - 1].var):
+        _try(lambda block: _sum_rows(made, block, loops, last), block)
+    elif not all(_extent(made, loop) for loop in loops[last:]):
+        _try(lambda block: made.decompose_reduction(block, loops[last]), block)
 
 
 def _sum_rows(made: Any, block: Any, loops: list[Any], last: int) -> None:

@@ -291,7 +291,7 @@ class _Dynamic(Importer):
             if None in bounds:
                 return None
             begin.append(bounds[0])
-            end.append(bounds[1])
+            end.append(self._later(*bounds))
         return relax.op.strided_slice(inputs[0], axes, begin, end, steps, assume_inbound=True)
 
     def _place(self, place: Any, extent: Any) -> Any:
@@ -304,6 +304,19 @@ class _Dynamic(Importer):
         low = shapes.extreme("Max", element, 0)
         found = None if low is None else shapes.extreme("Min", low, most)
         return None if found is None else extent_of(found)
+
+    def _later(self, begin: Any, end: Any) -> Any:
+        """Return the end of a slice, which is nowhere before its begin."""
+        found = self._shapes.extreme("Max", as_element(begin), as_element(end))
+        return end if found is None else extent_of(found)
+
+    def _constant(self, inputs: list[Expr], known: Sequence[Known | None], attrs: Mapping[str, Any]) -> Expr | None:
+        """Return numbers that are an attribute; TVM's converter is for tensors."""
+        for name, dtype in (("value_int", "int64"), ("value_float", "float32")):
+            for given in (name, f"{name}s"):
+                if given in attrs:
+                    return relax.const(np.array(attrs[given], dtype), dtype)
+        return None
 
     def _constant_of_shape(self, inputs: list[Expr], known: Sequence[Known | None], attrs: Mapping[str, Any]) -> Any:
         target = None if known[0] is None else known[0].extents()
@@ -432,8 +445,8 @@ def _int64(value: Any) -> Any:
 
 
 _CONVERTERS: Mapping[str, Callable[..., Expr | None]] = {
-    "Cast": _Dynamic._cast_to, "ConstantOfShape": _Dynamic._constant_of_shape, "Conv": _Dynamic._conv,
-    "Expand": _Dynamic._expand, "Flatten": _Dynamic._flatten, "Gather": _Dynamic._gather, "Range": _Dynamic._range,
-    "Reshape": _Dynamic._reshape, "Resize": _Dynamic._resize, "Slice": _Dynamic._slice, "Squeeze": _Dynamic._squeeze,
-    "Tile": _Dynamic._tile,
+    "Cast": _Dynamic._cast_to, "Constant": _Dynamic._constant, "ConstantOfShape": _Dynamic._constant_of_shape,
+    "Conv": _Dynamic._conv, "Expand": _Dynamic._expand, "Flatten": _Dynamic._flatten, "Gather": _Dynamic._gather,
+    "Range": _Dynamic._range, "Reshape": _Dynamic._reshape, "Resize": _Dynamic._resize, "Slice": _Dynamic._slice,
+    "Squeeze": _Dynamic._squeeze, "Tile": _Dynamic._tile,
 }  # fmt: skip
