@@ -94,6 +94,8 @@ def test_capsule_commands_show_and_run(server: Serving, library: Path, tmp_path:
     assert (code, json.loads(text)["crashed"]) == (5, True)
     code, text = portcall("run", path, "--rpc", server.address)
     assert (code, "SIGSEGV" in text) == (5, True)
+    code, text = portcall("run", path, "--debugger", "env")
+    assert (code, text.endswith("requests\n")) == (5, True)
     code, text = portcall("run", path, "--debugger", "no-such-program", "--json")
     assert (code, json.loads(text)["error"]["kind"]) == (1, "FileNotFoundError")
 

@@ -76,7 +76,8 @@ def run(
     if json_to is not None:
         print_json(found.to_dict(), json_to)
     elif found.crashed:
-        print_line(f"after {found.requests} of {found.requests_all} requests; {found.ending}", "crashed", "red")
+        words = [f"after {found.requests} of {found.requests_all} requests", *filter(None, [found.ending])]
+        print_line("; ".join(words), "crashed", "red")
     else:
         print_line(f"all of {found.requests_all} requests were answered", "no crash", "green")
     if found.differs and json_to is None:
