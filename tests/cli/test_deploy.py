@@ -92,6 +92,13 @@ def test_deploy_command_brings_a_server_saves_a_remote_and_examines_it(
     shown = invoke(*words, "--port", port, "--key", "k")
     assert shown.exit_code == 0, shown.output
     assert "the server works" in shown.output
+    assert "before" not in shown.output
+    moved = invoke(*words, "--port", sshd.free_port())
+    assert (
+        f"before, it was that of portcall deploy behind --name rasp --host 127.0.0.1 --port {port} --key k"
+        in moved.output
+    )
+    facts = invoke_json(*words, "--port", port, "--key", "k")
 
     status = invoke_json("deploy", "board", "--status")
     assert (status["pid"], status["address"]) == (facts["pid"], f"127.0.0.1:{port}")

@@ -111,8 +111,11 @@ def finish(host: str, done: Deployed, given: dict[str, Any], json_to: str | None
     if not done.settings.farm:
         again = shlex.join(words_of(host, done.settings, given))
         write_remotes({**read_remotes(), name: Remote(done.address, done.settings.key, done.token, deploy=again)})
+        before = done.machine.settings
         if json_to is None:
             print_line(f"the server {state}; {name} is {done.address}")
+        if json_to is None and before and before != done.settings:
+            print_line(f"before, it was that of portcall deploy {shlex.join(words_of(host, before, given))}")
         session = {"key": "", "token_file": None, "tls_ca": None, "tls_cert": None}
         report = ask_server(name, {**session, "connect_timeout": given["connect_timeout"]})
         facts["doctor"] = report.to_dict()
