@@ -335,3 +335,15 @@ def test_boxes_that_overlap_are_left_out() -> None:
     feeds = {"boxes": boxes, "scores": np.array([[[0.9, 0.75, 0.6, 0.95]]], "float32")}
     (expected,) = reference(model, feeds).values()
     np.testing.assert_array_equal(compile.onnx(model, runtime="vm").load()(*feeds.values()).numpy(), expected)
+
+
+def test_profiles_call_functions_by_nodes_of_the_model() -> None:
+    """Nodes of extents alone come before the products; equal functions have the name of the first one."""
+    nodes, inputs, outputs, constants = heads()
+    for node in nodes:
+        node.name = f"/attention/{node.output[0]}"
+    machine = compile.onnx(make(nodes, inputs, outputs, constants), runtime="vm").load()
+    rows = {row.name: row.calls for row in machine.profile(random(2, 3, 16)).rows}
+    expected = {"MatMul_attention_scores", "MatMul_attention_mixed", "Softmax_attention_shares", "Add_attention_y"}
+    assert rows["MatMul_attention_q0"] == 3
+    assert expected <= {*rows}

@@ -82,7 +82,7 @@ def test_a_model_for_the_relax_vm_is_compiled_and_compared_with_its_weights_besi
 ) -> None:
     light: list[bool] = []
 
-    def import_dynamic(model: onnx.ModelProto, **words: bool) -> object:
+    def import_dynamic(model: onnx.ModelProto, **words: Any) -> object:
         light.extend(is_apart(tensor) for tensor in model.graph.initializer if tensor.name == "w")
         return _dynamic.import_dynamic(model, **words)
 

@@ -33,7 +33,7 @@ from portcall.compile._tiles import Tile
 from portcall.compile._writer import Writer
 
 _CALL_TIR = tvm.ir.Op.get("relax.call_tir")
-_DEFAULT = "default"
+_DEFAULT, _NAMED = "default", "portcall.named"
 _ROWS = (64, 8, 1)  # of a product, in chunks; the second for what is left of the first, and the third for the rest
 _FEW = 16  # elements of a chunk that are not worth a separate kernel
 
@@ -54,14 +54,20 @@ class _Open:
         return prod((e for e in self.prefix if not isinstance(e, tirx.IntImm)), start=tirx.const(1, "int64"))
 
 
-def use_rules(module: Any, target: Target, winograd: str) -> tuple[Any, Mapping[str, int]]:
-    """Return a lowered module with kernels of the rules, and how many kernels each rule wrote."""
+def use_rules(
+    module: Any, target: Target, winograd: str, names: Mapping[str, str] | None = None
+) -> tuple[Any, Mapping[str, int]]:
+    """Return a lowered module with kernels of the rules, and how many kernels each rule wrote.
+
+    Parameters:
+        names: how profiles are to call functions, by TVM's names.
+    """
     functions = {
         str(name.name_hint): function
         for name, function in module.functions_items()
         if isinstance(function, tirx.PrimFunc)
     }
-    changed = _Calls(module, functions, target, winograd)
+    changed = _Calls(module, functions, target, winograd, names or {})
     for name, function in list(module.functions_items()):
         if isinstance(function, relax.Function):
             changed.read(function)
@@ -84,11 +90,14 @@ def _name_of(variable: Any) -> str:
 class _Calls(PyExprMutator):  # type: ignore[misc]
     """Lets calls of functions of TVM's be calls of kernels."""
 
-    def __init__(self, module: Any, functions: Mapping[str, Any], target: Target, winograd: str) -> None:
+    def __init__(
+        self, module: Any, functions: Mapping[str, Any], target: Target, winograd: str, names: Mapping[str, str]
+    ) -> None:
         super().__init__(module)
-        self.functions, self.target, self.winograd = dict(functions), target, winograd
+        self.functions, self.target, self.winograd, self.names = dict(functions), target, winograd, names
         self.rules: dict[str, str] = {}  # by the name of the function
         self._kernels: dict[Any, tuple[Any, Mapping[int, Any]] | None] = {}
+        self._renamed: dict[str, Any] = {}
         self._constants: dict[Any, Any] = {}
         self._values: dict[Any, Any] = {}
 
@@ -107,8 +116,7 @@ class _Calls(PyExprMutator):  # type: ignore[misc]
         if found is None:
             found = self._found(name, arguments)
             if found is None:
-                self.rules[name] = _DEFAULT
-                return call
+                return relax.Call(call.op, [self._default(call.args[0]), *call.args[1:]], call.attrs, call.ty_args)
         variable, packs = found
         for place, pack in packs.items():
             arguments[place] = self._packed(name, place, arguments[place], pack)
@@ -119,6 +127,16 @@ class _Calls(PyExprMutator):  # type: ignore[misc]
         if key not in self._kernels:
             self._kernels[key] = self._kernel(name, arguments)
         return self._kernels[key]
+
+    def _default(self, variable: Any) -> Any:
+        """Return a function of TVM's under the name that it is to have."""
+        name = _name_of(variable)
+        if name in self.names and name not in self._renamed:
+            function = self.functions[name].with_attr(_NAMED, True)  # equal ones become one, but not the one without it
+            self._renamed[name] = self.builder_.add_func(function, self.names[name])
+        variable = self._renamed.get(name, variable)
+        self.rules[_name_of(variable)] = _DEFAULT
+        return variable
 
     def _of_matrix(self, name: str, arguments: list[Any], given: Sequence[Any]) -> tuple[Any, Mapping[int, Any]] | None:
         """Return the kernel of a product that computes its matrix itself, and put what it takes for that in its place.
@@ -171,7 +189,7 @@ class _Calls(PyExprMutator):  # type: ignore[misc]
             made = kernel.function
         if only and kernel.rule != only:
             return None
-        variable = self.builder_.add_func(made, f"{name}_chunks")
+        variable = self.builder_.add_func(made, self.names.get(name, f"{name}_chunks"))
         self.rules[str(variable.name_hint)] = kernel.rule
         return variable, kernel.packs
 

@@ -16,6 +16,7 @@ from tvm import relax, tirx
 from tvm.relax.frontend.onnx.onnx_frontend import onnx_input
 
 from portcall.compile._importer import OWN, Importer, checked_take, refused_node, run_importer
+from portcall.compile._labels import Labels
 from portcall.compile._limits import check_values
 from portcall.compile._model import infer_shapes
 from portcall.compile._program import is_constant
@@ -46,11 +47,12 @@ _BROADCASTING = ("Add", "And", "Div", "Equal", "Greater", "GreaterOrEqual", "Les
 _WINDOWS = ("AveragePool", "Conv", "ConvInteger", "LpPool", "MaxPool")
 
 
-def import_dynamic(model: Any, *, named: bool = True) -> Any:
+def import_dynamic(model: Any, *, named: bool = True, labels: Labels | None = None) -> Any:
     """Return an ONNX model, whose shapes need not be fixed, as a module of Relax.
 
     Parameters:
         named: let variables stand for extents that are expressions.
+        labels: learn which variables hold values of the model.
 
     Raises:
         ModelError: an operator cannot be imported.
@@ -58,7 +60,7 @@ def import_dynamic(model: Any, *, named: bool = True) -> Any:
     if named:
         check_values(Graph(infer_shapes(model)))
     importer = _Dynamic({}, "float32", False, False)
-    importer.named = named
+    importer.named, importer.labels = named, labels
     importer.own = {name: OWN[name] for name in _OWN}
     return run_importer(importer, model)
 
@@ -88,7 +90,7 @@ class _Dynamic(Importer):
         if result is None:
             result = super()._convert_operator(op_name, self._prepared(op_name, inputs, known, attrs), attrs, opset)
         if isinstance(result, relax.Call):
-            result = self.bb.emit(result)
+            result = self.bb.emit(result, self.variable())
         if op_name in _WINDOWS:
             self._see_to_windows(op_name, result)
         return self._with_extents(result)

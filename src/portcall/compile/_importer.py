@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import tvm
-from onnx import helper
+from onnx import NodeProto, helper
 from tvm import relax, tirx
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter, onnx_input
 
@@ -65,7 +65,6 @@ def _types_of(model: Any) -> dict[str, str]:
 
 def run_importer(importer: Importer, model: Any) -> Any:
     """Return an ONNX model as a module of Relax."""
-    importer.results = iter([node.output[0] for node in model.graph.node])  # in the order in which they are converted
     try:
         with contextlib.redirect_stdout(io.StringIO()):  # where it prints what it cannot convert, and raises, too
             return importer.from_onnx(model.graph, opset_of(model))
@@ -78,8 +77,17 @@ def run_importer(importer: Importer, model: Any) -> Any:
 class Importer(ONNXGraphImporter):  # type: ignore[misc]
     own: Mapping[str, Callable[[Any, list[Any], dict[str, Any]], Any]] = {}
     labels: Labels | None = None
-    results: Iterator[str]
+    result = ""  # that of the node that is imported
     types: Mapping[str, str] = {}  # of results, as ONNX has them
+
+    def _parse_value_proto(self, value: Any) -> Any:
+        if isinstance(value, NodeProto):  # TVM asks for the name of each node before it imports it
+            self.result = value.output[0]
+        return super()._parse_value_proto(value)
+
+    def variable(self) -> str:
+        """Return the name of the variable for the first result of this node; empty where nobody wants to know."""
+        return "" if self.labels is None else self.labels.mark(self.result)
 
     def _parse_array(self, tensor_proto: Any) -> Any:
         array = array_of(tensor_proto)
@@ -91,8 +99,7 @@ class Importer(ONNXGraphImporter):  # type: ignore[misc]
     def _convert_operator(self, op_name: str, inputs: Any, attrs: dict[str, Any], opset: int) -> Any:
         convert = self.own.get(op_name)
         with refused_node(op_name, attrs):
-            result = next(self.results, "")
-            name = self.labels.mark(result) if self.labels is not None else ""
+            name = self.variable()
             made = convert(self.bb, list(inputs), attrs) if convert is not None else None
             if made is not None:
                 return self.bb.emit(made, name)
@@ -105,7 +112,7 @@ class Importer(ONNXGraphImporter):  # type: ignore[misc]
                 made = self.bb.normalize(checked_take(made))
             read = inputs[: _OTHER_TYPES.get(op_name, 0)]
             if any(str(each.ty.dtype) != "float32" for each in read if each is not None):
-                kind = self.types.get(result) or str(inputs[0].ty.dtype)
+                kind = self.types.get(self.result) or str(inputs[0].ty.dtype)
                 made = self.bb.normalize(relax.op.astype(self.bb.emit(made), kind))
             is_tensor = isinstance(made, relax.Call) and isinstance(made.ty, relax.TensorType)
             return self.bb.emit(made, name) if name and is_tensor else made

@@ -18,6 +18,8 @@ from tvm import relax
 from portcall.compile._program import Call, Program, is_constant
 
 _MARK = re.compile(r"onnx(\d+)_")
+_NO_NAME = re.compile(r"\W+", re.ASCII)
+_LONG = 80  # characters of a name
 _FEW = 16  # elements of a constant that tell it from others
 
 
@@ -41,6 +43,10 @@ class Labels:
             value: f"{node.op_type} {node.name or node.output[0]}" for node in model.graph.node for value in node.output
         }
         self._outputs = [value.name for value in model.graph.output]
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew: the model is imported once more."""
         self._marked: list[str] = []
         self._labels: list[int | None] = []  # of the steps before fusion: places in _marked
         self._steps: dict[object, deque[_Step]] = defaultdict(deque)  # by function and arguments
@@ -77,6 +83,18 @@ class Labels:
             found = {self._labels[step] for step in self._calls[place][1]}
             call.nodes = [self._marked[label] for label in sorted(label for label in found if label is not None)]
             place += 1
+
+    def names(self) -> dict[str, str]:
+        """Return a name for each function of a lowered module that computes nodes of the model, as C and TVM allow it.
+
+        It is that of the first node, such as ``Conv_stem_conv``; a function may compute others as well.
+        """
+        found: dict[str, str] = {}
+        for function, steps in self._calls:
+            labels = sorted(label for label in map(self._labels.__getitem__, steps) if label is not None)
+            if labels:
+                found.setdefault(function, _NO_NAME.sub("_", self._marked[labels[0]])[:_LONG])
+        return found
 
     def _look_before(self, module: Any) -> None:
         keys: dict[Any, object] = {}
@@ -125,7 +143,8 @@ class Labels:
         key = _key(value, keys)
         waiting = None if isinstance(value, relax.TupleGetItem) else self._steps.get(key)
         step = waiting.popleft() if waiting else None
-        keys[variable] = key if step is None else step
+        unknown = step is None and not isinstance(value, relax.TupleGetItem)
+        keys[variable] = object() if unknown else key if step is None else step  # keys of keys would grow and grow
         return step
 
 
@@ -160,11 +179,17 @@ def _key(value: Any, keys: dict[Any, object]) -> Any:
     if isinstance(value, relax.Tuple):
         return tuple(_key(part, keys) for part in value.fields)
     if isinstance(value, relax.Call):
-        return (_function_of(value), *(_key(each, keys) for each in value.args))
+        made = "" if _reads(value) else str(value.ty_args)  # such as numbers from 0 on, for one extent or another
+        return (_function_of(value), made, *(_key(each, keys) for each in value.args))
     if is_constant(value):
         array = value.value.numpy()
         return ("constant", array.shape, array.reshape(-1)[:_FEW].tobytes())
-    return type(value).__name__
+    return str(value) if isinstance(value, relax.ShapeExpr) else type(value).__name__
+
+
+def _reads(call: Any) -> bool:
+    """Tell whether a call reads tensors."""
+    return any(len(part.fields) if isinstance(part, relax.Tuple) else isinstance(part, relax.Var) for part in call.args)
 
 
 def _flat(value: Any, keys: dict[Any, object]) -> list[object]:

@@ -29,6 +29,7 @@ from portcall.compile._checks import check_operators
 from portcall.compile._chunks import use_rules
 from portcall.compile._compile import Steps, StrPath, as_model_error
 from portcall.compile._dynamic import import_dynamic
+from portcall.compile._labels import Labels
 from portcall.compile._loops import inline_control
 from portcall.compile._lower import FuseTransposed, lower, lower_functions
 from portcall.compile._model import bind_shapes, fix_inputs, inputs_of, likely_shapes, load, type_text
@@ -133,7 +134,8 @@ def _compile_executable(model: Any, target: str, options: Options) -> CompiledEx
             proto = inline_control(decompose(inline_control(copied(given))))
             check_operators(proto, graph=False)
         with steps.step("import"), as_model_error("import"):
-            module = import_dynamic(proto)
+            labels = Labels(given)
+            module = import_dynamic(proto, labels=labels)
         unchecked = _verify.why_unchecked(machine) if options.check else unchecked
         if not unchecked:  # now: its weights are not needed any more afterwards
             with steps.step("reference"):
@@ -141,7 +143,7 @@ def _compile_executable(model: Any, target: str, options: Options) -> CompiledEx
         del given
         forget_all_but(proto)
         with steps.step("kernels"):
-            module, kernels = _with_kernels(proto, module, machine)
+            module, kernels = _with_kernels(proto, module, labels, machine)
         del proto
         forget_all_but()
     with steps.step("compile"), as_model_error("compile"):
@@ -162,12 +164,14 @@ def _compile_executable(model: Any, target: str, options: Options) -> CompiledEx
     return replace(made, sizes={name: list(array.shape) for name, array in expected.feeds.items()})
 
 
-def _with_kernels(proto: Any, module: Any, machine: Target) -> tuple[Any, Mapping[str, int]]:
+def _with_kernels(proto: Any, module: Any, labels: Labels, machine: Target) -> tuple[Any, Mapping[str, int]]:
     """Return an imported module with kernels of the rules; as it is where it cannot be lowered."""
     for named in (True, False):  # some passes of TVM's fail where variables stand for extents, and others elsewhere
-        module = module if named else import_dynamic(proto, named=False)
+        if not named:
+            labels.forget()
+            module = import_dynamic(proto, named=False, labels=labels)
         try:
-            return use_rules(lower(module, machine), machine, "auto")
+            return use_rules(lower(module, machine, labels), machine, "auto", labels.names())
         except MemoryError:
             raise
         except Exception:  # TVM has many classes of errors
