@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, cast
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import portcall
-from compile.reference import onnxruntime_outputs
+from compile.reference import check, make, onnxruntime_outputs, outputs
 
 pytestmark = [pytest.mark.peers, pytest.mark.usefixtures("vm_pools")]
 ROWS = 5
@@ -40,15 +41,26 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("runtime", ["graph", "vm"])
+def opened(proto: Any) -> Any:
+    """Return a model whose table is an input, too, with a number of rows that is not fixed."""
+    changed = onnx.ModelProto()
+    changed.CopyFrom(proto)
+    table = changed.graph.initializer.pop(0)
+    changed.graph.input.append(helper.make_tensor_value_info("table", table.data_type, ["rows", 3]))
+    return changed
+
+
+@pytest.mark.parametrize("runtime", ["graph", "vm", "open"])
 @pytest.mark.parametrize("name", MODELS)
-def test_index_out_of_range_stays_inside_of_the_table(name: str, runtime: Literal["graph", "vm"]) -> None:
+def test_index_out_of_range_stays_inside_of_the_table(name: str, runtime: str) -> None:
     proto = MODELS[name]
-    made: Any = portcall.compile.onnx(proto, runtime=runtime).load()
+    compiled = (opened(proto), "vm") if runtime == "open" else (proto, runtime)
+    made: Any = portcall.compile.onnx(compiled[0], runtime=cast(Any, compiled[1])).load()
+    table = numpy_helper.to_array(proto.graph.initializer[0])
 
     def run(indices: Any) -> Any:
-        if runtime == "vm":
-            return made(indices).numpy()
+        if runtime != "graph":
+            return made(indices, *[table] * (runtime == "open")).numpy()
         made.run(indices=indices)
         return made.get_output(0).numpy()
 
@@ -66,3 +78,29 @@ def test_index_out_of_range_stays_inside_of_the_table(name: str, runtime: Litera
             np.testing.assert_array_equal(np.delete(found, row, 0), np.delete(TABLE, row, 0))
         else:
             assert set(found.reshape(-1)) <= set(TABLE[0 if outside < 0 else ROWS - 1])
+
+
+def test_a_constant_index_out_of_range_stays_inside_of_the_table() -> None:
+    node = helper.make_node("GatherElements", ["table", "indices"], ["y"], axis=0)
+    proto = make([node], {"table": [ROWS, 3]}, ["y"], {"indices": np.array([[-1, 1 << 30, -(1 << 30)]])})
+    expected = [[TABLE[-1, 0], TABLE[-1, 1], TABLE[0, 2]]]
+    made = portcall.compile.onnx(proto, runtime="graph", check=False)
+    np.testing.assert_array_equal(outputs(made, {"table": TABLE})[0], expected)
+    machine = portcall.compile.onnx(proto, runtime="vm", check=False).load()
+    np.testing.assert_array_equal(machine(TABLE).numpy(), expected)
+
+
+def test_onehot_has_the_type_of_its_values() -> None:
+    weights = {"depth": np.array(4), "values": np.array([0.5, 2], "float32")}
+    proto = make([helper.make_node("OneHot", ["x", *weights], ["y"])], {"x": [3]}, ["y"], weights)
+    proto.graph.input[0].type.tensor_type.elem_type = TensorProto.INT64
+    check(proto, {"x": np.array([3, -1, 9])})
+
+
+def test_expand_to_a_shape_that_is_an_input() -> None:
+    proto = make([helper.make_node("Expand", ["x", "shape"], ["y"])], {"x": [1, 3], "shape": [2]}, ["y"])
+    proto.graph.input[1].type.tensor_type.elem_type = TensorProto.INT64
+    machine = portcall.compile.onnx(proto, runtime="vm", check=False).load()
+    x = np.arange(3, dtype="float32").reshape(1, 3)
+    for shape in ([4, 1], [2, 3], [0, 1]):
+        np.testing.assert_array_equal(machine(x, np.array(shape)).numpy(), x * np.ones(shape, "float32"))

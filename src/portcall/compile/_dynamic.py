@@ -263,8 +263,10 @@ class _Dynamic(Importer):
 
     def _expand(self, inputs: list[Expr], known: Sequence[Known | None], attrs: Mapping[str, Any]) -> Expr | None:
         data, target = shape_of(inputs[0]), None if known[1] is None else known[1].extents()
-        if data is None or target is None:
+        if data is None:
             return None
+        if target is None:
+            return self._expand_to(inputs, data)
         rank = max(len(data), len(target))
         data, target = [1] * (rank - len(data)) + data, [1] * (rank - len(target)) + target
         wanted = [a if _is(b, 1) else b for a, b in zip(data, target, strict=True)]
@@ -273,6 +275,21 @@ class _Dynamic(Importer):
         if not all(map(self._same, data, fitting)):
             source = self._cast(source, fitting[rank - len(shape_of(source) or ()) :])
         return relax.op.broadcast_to(source, relax.ShapeExpr(wanted))
+
+    def _expand_to(self, inputs: list[Expr], data: list[Any]) -> Expr | None:
+        """Return an Expand to a shape that is computed at run time; its extents of 1 leave those of the data."""
+        given = shape_of(inputs[1])
+        if given is None or not isinstance(given[0], int):
+            return None
+        rank = max(len(data), given[0])
+        ones = relax.const(np.ones(rank - given[0], "int64"), "int64")
+        target = inputs[1] if given[0] == rank else self.bb.emit(relax.op.concat([ones, inputs[1]], 0))
+        own = self.bb.emit(relax.op.shape_to_tensor(relax.ShapeExpr([1] * (rank - len(data)) + data)))
+        wanted = self.bb.emit(relax.op.where(relax.op.equal(target, relax.const(1, "int64")), own, target))
+        shape = self._fresh(rank)
+        self.bb.match_cast(self.bb.emit(relax.op.tensor_to_shape(wanted)), relax.ShapeType(shape))
+        fitting = [a if isinstance(a, int) else b for a, b in zip(data, shape[rank - len(data) :], strict=True)]
+        return relax.op.broadcast_to(self._cast(inputs[0], fitting), relax.ShapeExpr(shape))
 
     def _slice(self, inputs: list[Expr], known: Sequence[Known | None], attrs: Mapping[str, Any]) -> Expr | None:
         data = shape_of(inputs[0])

@@ -110,6 +110,8 @@ class Importer(ONNXGraphImporter):  # type: ignore[misc]
             made = super()._convert_operator(op_name, inputs, attrs, opset)
             if op_name == "Gather":
                 made = self.bb.normalize(checked_take(made))
+            if op_name == "OneHot":  # TVM's importer makes numbers of 64 bits of its values
+                made = self.bb.normalize(relax.op.astype(self.bb.emit(made), str(inputs[2].ty.dtype)))
             read = inputs[: _OTHER_TYPES.get(op_name, 0)]
             if any(str(each.ty.dtype) != "float32" for each in read if each is not None):
                 kind = self.types.get(self.result) or str(inputs[0].ty.dtype)
@@ -145,18 +147,23 @@ def checked_take(made: Expr) -> Expr:
 def _within(bb: Any, inputs: list[Any], name: str, attrs: dict[str, Any]) -> list[Any]:
     """Return the inputs of a node whose second one has places in the first, which are made to lie within it."""
     data, indices = inputs[:2]
-    shape = list(data.ty.shape)
-    if is_constant(indices) or not all(isinstance(extent, int | tirx.IntImm) for extent in shape):
-        return inputs
-    dtype = indices.ty.dtype.dtype
-    extents = np.array([int(extent) for extent in shape])
+    shape, dtype = list(data.ty.shape), indices.ty.dtype.dtype
     if name.endswith("ND"):
         first = int(attrs.get("batch_dims", 0))
-        extents = extents[first : first + int(indices.ty.shape[-1])]
+        shape = shape[first : first + int(indices.ty.shape[-1])]
     else:
-        extents = extents[int(attrs.get("axis", 0))]
-    least = bb.emit(relax.op.maximum(indices, relax.const(-extents, dtype)))
-    return [data, bb.emit(relax.op.minimum(least, relax.const(extents - 1, dtype))), *inputs[2:]]
+        shape = [shape[int(attrs.get("axis", 0))]]
+    if all(isinstance(extent, int | tirx.IntImm) for extent in shape):
+        extents = np.array([int(extent) for extent in shape])
+        known = indices.value.numpy() if is_constant(indices) else None
+        if known is not None and bool(((known >= -extents) & (known < extents)).all()):
+            return inputs
+        least, most = relax.const(-extents, dtype), relax.const(extents - 1, dtype)
+    else:
+        extents = bb.emit(relax.op.astype(bb.emit(relax.op.shape_to_tensor(relax.ShapeExpr(shape))), dtype))
+        least, most = relax.op.negative(extents), relax.op.subtract(extents, relax.const(1, dtype))
+    places = bb.emit(relax.op.maximum(indices, bb.emit(least)))
+    return [data, bb.emit(relax.op.minimum(places, bb.emit(most))), *inputs[2:]]
 
 
 def _divisible(bb: Any, inputs: list[Any]) -> list[Any]:
