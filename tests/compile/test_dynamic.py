@@ -347,3 +347,28 @@ def test_profiles_call_functions_by_nodes_of_the_model() -> None:
     expected = {"MatMul_attention_scores", "MatMul_attention_mixed", "Softmax_attention_shares", "Add_attention_y"}
     assert rows["MatMul_attention_q0"] == 3
     assert expected <= {*rows}
+
+
+@pytest.mark.parametrize("auto_pad", ["SAME_UPPER", "SAME_LOWER", "VALID"])
+@pytest.mark.parametrize(("op", "size", "more"), [
+    ("Conv", (3, 2), {"strides": [2, 3]}), ("Conv", (1, 1), {"strides": [3, 2]}), ("Conv", (4,), {"strides": [2]}),
+    ("MaxPool", (3, 2), {"strides": [2, 2]}), ("AveragePool", (2, 3), {"strides": [2, 2]}),
+    ("AveragePool", (3, 3), {"strides": [2, 2], "count_include_pad": 1}), ("LpPool", (3, 3), {"strides": [2, 1]}),
+])  # fmt: skip
+def test_padding_by_the_size_of_the_picture(
+    op: str, size: tuple[int, ...], more: dict[str, Any], auto_pad: str
+) -> None:
+    """Two of them, as frameworks write them that pad by the stride; also where the batch alone is not known."""
+    weights = {f"w{k}": random(4, 4, *size, seed=k) for k in range(2)} if op == "Conv" else {}
+    words = {"kernel_shape": size, "auto_pad": auto_pad, **more}
+    nodes = [
+        Node(op, [a, *([f"w{k}"] if weights else [])], [b], **words)
+        for k, (a, b) in enumerate([("x", "m"), ("m", "y")])
+    ]
+    for known in ((), (19, 24)[: len(size)]):
+        model = make(nodes, {"x": ["n", 4, *(known or "hw"[: len(size)])]}, ["y"], weights)
+        machine = compile.onnx(model, check=False, runtime="vm").load()
+        for extents in [known] if known else [(17, 20), (18, 21), (19, 22), (20, 23)]:
+            x = random(2, 4, *extents[: len(size)])
+            (expected,) = reference(model, {"x": x}).values()
+            assert largest_error(machine(x).numpy(), expected) <= TOLERANCE

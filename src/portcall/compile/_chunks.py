@@ -260,11 +260,12 @@ def _kernels(
 
 
 def _product(product: Product, tile: Tile, target: Target, name: str) -> Kernel:
-    """Return a product of a few rows with a constant matrix, which is packed for a tile of more."""
+    """Return a product of a few rows with a constant matrix, or a small convolution, packed for a tile of more."""
     window, reading = product.window, product.reading
     weights = weights_of(window, tile, target)
     w = Writer()
-    buffers = reading.buffers("", {reading.names[product.weights]: weights.size(window.group_channels)})
+    steps = window.kh * window.kw * window.group_channels
+    buffers = reading.buffers("", {reading.names[product.weights]: weights.size(steps)})
     *inputs, output = buffers.values()
     write_convolution(w, product, target, tile, Variant(), buffers, Result(output, window.o))
     return Kernel(name, "matrix product", w.function(inputs, [output]), {product.weights: weights.pack})

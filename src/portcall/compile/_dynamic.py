@@ -44,6 +44,7 @@ _BROADCASTING = ("Add", "And", "Div", "Equal", "Greater", "GreaterOrEqual", "Les
 
 
 # Operators that move a window over all axes but the first two.
+_SAME = (b"SAME_UPPER", b"SAME_LOWER", "SAME_UPPER", "SAME_LOWER")
 _WINDOWS = ("AveragePool", "Conv", "ConvInteger", "LpPool", "MaxPool")
 
 
@@ -85,10 +86,16 @@ class _Dynamic(Importer):
         if found is not None:
             values = [self._expression(each) for each in found]
             return values[0] if len(values) == 1 else relax.Tuple(values)
+        ones = None
+        if op_name in _WINDOWS and attrs.get("auto_pad") in _SAME:
+            inputs, attrs, ones = self._padded(op_name, inputs, attrs)
         convert = _CONVERTERS.get(op_name)
         result: Any = None if convert is None else convert(self, list(inputs), known, attrs)
         if result is None:
             result = super()._convert_operator(op_name, self._prepared(op_name, inputs, known, attrs), attrs, opset)
+        if ones is not None:  # how much of each window lies in the picture
+            share = self.bb.emit(super()._convert_operator(op_name, onnx_input([ones]), attrs, opset))
+            result = relax.op.divide(self.bb.emit(result), share)
         if isinstance(result, relax.Call):
             result = self.bb.emit(result, self.variable())
         if op_name in _WINDOWS:
@@ -367,6 +374,48 @@ class _Dynamic(Importer):
                 text = f"{op_name}: its window is larger than what it is moved over"
                 self.bb.emit(relax.op.assert_op(extent > 0, format=text))
 
+    def _padded(self, op_name: str, inputs: Any, attrs: dict[str, Any]) -> tuple[Any, dict[str, Any], Expr | None]:
+        """Return the operands of an operator that pads by the size of the picture, and its attributes with numbers.
+
+        How much it pads depends on the rest of an extent by the stride. Where that is not known, as much as it may be
+        at most is put around the picture, and what the windows reach is cut out. Where means leave out the padding, the
+        third is a picture of ones to which the same is done.
+        """
+        x, shape = inputs[0], shape_of(inputs[0])
+        window = attrs.get("kernel_shape") or (shape_of(inputs[1]) or [None])[2:]
+        if shape is None or op_name == "ConvInteger" or not all(isinstance(size, int) for size in window):
+            return inputs, attrs, None
+        upper = attrs["auto_pad"] in (b"SAME_UPPER", "SAME_UPPER")
+        strides, dilations = (attrs.get(name) or [1] * len(window) for name in ("strides", "dilations"))
+        pads, around, cuts = [], [(0, 0), (0, 0)], {}
+        for axis, (size, stride, dilation) in enumerate(zip(window, strides, dilations, strict=True), 2):
+            extent, span = shape[axis], (size - 1) * dilation + 1
+            reach = ((extent + (stride - 1)) // stride - 1) * stride + span
+            known = isinstance(extent, int) or stride == 1
+            total = max(reach - extent, 0) if isinstance(extent, int) else span - 1
+            pads.append(_halves(total, upper) if known else (0, 0))
+            around.append((0, 0) if known else _halves(total, upper))
+            if not known:
+                begin = around[-1][0] - _halves(tirx.max(reach - extent, _int64(0)), upper)[0]
+                cuts[axis] = (begin, begin + reach)
+        attrs = {name: value for name, value in attrs.items() if name != "auto_pad"}
+        attrs["pads"] = tuple(pad for side in zip(*pads, strict=True) for pad in side)
+        if not cuts:
+            return inputs, attrs, None
+        fill = _least(str(x.ty.dtype)) if op_name == "MaxPool" else 0
+        padded = self._cut(x, around, cuts, fill)
+        ones = None
+        if op_name == "AveragePool" and not attrs.get("count_include_pad", 0):
+            ones = relax.op.full(relax.ShapeExpr([1, *shape[1:]]), relax.const(1, str(x.ty.dtype)))
+            ones = self._cut(self.bb.emit(ones), around, cuts, 0)
+        return onnx_input([padded, *inputs[1:]]), attrs, ones
+
+    def _cut(self, x: Expr, around: list[tuple[int, int]], cuts: Mapping[int, tuple[Any, Any]], fill: float) -> Expr:
+        """Return a picture with padding around it, and of that what is in some places of some axes."""
+        whole = self.bb.emit(relax.op.nn.pad(x, [each for pair in around for each in pair], pad_value=fill))
+        begins, ends = zip(*cuts.values(), strict=True)
+        return self.bb.emit(relax.op.strided_slice(whole, [*cuts], begins, ends, assume_inbound=True))
+
     def _resize(self, inputs: list[Expr], known: Sequence[Known | None], attrs: Mapping[str, Any]) -> Expr | None:
         """Return a Resize of a picture; its size is computed here, also from factors."""
         data = shape_of(inputs[0])
@@ -439,6 +488,17 @@ class _Dynamic(Importer):
         dtype = str(helper.tensor_dtype_to_np_dtype(attrs["to"]))
         simple = str(inputs[0].ty.dtype)[0] in "iub" and dtype[0] == "f"
         return relax.op.astype(inputs[0], dtype) if simple else None
+
+
+def _halves(total: Any, upper: bool) -> tuple[Any, Any]:
+    """Return the padding in front and at the end; the larger half is at the end where ``upper`` says so."""
+    small = total // 2
+    return (small, total - small) if upper else (total - small, small)
+
+
+def _least(dtype: str) -> float:
+    """Return a number that no other one of a type is below."""
+    return float("-inf") if dtype.startswith("float") else int(np.iinfo(dtype).min)
 
 
 def shape_of(e: Expr) -> list[Any] | None:
