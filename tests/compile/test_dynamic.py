@@ -372,3 +372,20 @@ def test_padding_by_the_size_of_the_picture(
             x = random(2, 4, *extents[: len(size)])
             (expected,) = reference(model, {"x": x}).values()
             assert largest_error(machine(x).numpy(), expected) <= TOLERANCE
+
+
+def test_constants_of_a_shape_that_are_not_finite() -> None:
+    minus = helper.make_tensor("value", 1, [1], [-np.inf])
+    nodes = [Node("Shape", ["x"], ["s"]), Node("ConstantOfShape", ["s"], ["c"], value=minus),
+             Node("Trilu", ["c"], ["mask"], upper=1), Node("Add", ["x", "mask"], ["y"])]  # fmt: skip
+    machine = compile.onnx(make(nodes, {"x": ["n", "m"]}, ["y"]), check=False, runtime="vm").load()
+    np.testing.assert_array_equal(machine(np.ones((2, 2), "float32")).numpy(), [[-np.inf, -np.inf], [1, -np.inf]])
+
+
+def test_what_a_converter_says_of_a_node_is_no_word_of_tvm() -> None:
+    nodes = [Node("CumProd", ["x", "axis"], ["y"], "products")]
+    model = make(nodes, {"x": [2, 3], "axis": []}, ["y"])
+    model.graph.input[1].type.tensor_type.elem_type = 7
+    model.opset_import[0].version = 26
+    with pytest.raises(errors.ModelError, match="node 'products': CumProd: its axis must be constant"):
+        compile.onnx(model, runtime="graph")

@@ -349,7 +349,9 @@ class _Dynamic(Importer):
         if target is None:
             return None
         value = numpy_helper.to_array(attrs["value"]) if "value" in attrs else np.zeros(1, "float32")
-        return relax.op.full(relax.ShapeExpr(target), relax.const(value.reshape(-1)[0], str(value.dtype)))
+        number = value.reshape(-1)[0]
+        make = relax.op.full if np.isfinite(number) else _broadcast  # TVM's code for the first cannot write infinity
+        return make(relax.ShapeExpr(target), relax.const(number, str(value.dtype)))
 
     def _range(self, inputs: list[Expr], known: Sequence[Known | None], attrs: Mapping[str, Any]) -> Expr | None:
         extents = [None if each is None else each.extents() for each in known]
@@ -488,6 +490,10 @@ class _Dynamic(Importer):
         dtype = str(helper.tensor_dtype_to_np_dtype(attrs["to"]))
         simple = str(inputs[0].ty.dtype)[0] in "iub" and dtype[0] == "f"
         return relax.op.astype(inputs[0], dtype) if simple else None
+
+
+def _broadcast(shape: Expr, number: Expr) -> Expr:
+    return relax.op.broadcast_to(number, shape)
 
 
 def _halves(total: Any, upper: bool) -> tuple[Any, Any]:

@@ -38,6 +38,10 @@ Expr = Any
 _CONVOLUTIONS = {1: relax.op.nn.conv1d, 2: relax.op.nn.conv2d, 3: relax.op.nn.conv3d}
 
 
+class RefusedError(ValueError):
+    """What a converter of ours says of a node that it is not for."""
+
+
 def import_model(
     model: Any, shapes: Mapping[str, Sequence[int]], *, own: bool = True, labels: Labels | None = None
 ) -> Any:
@@ -131,7 +135,8 @@ def refused_node(op_name: str, attrs: Mapping[str, Any]) -> Iterator[None]:
         name = attrs["tvm_custom"]["name"]
         reason = str(error).strip().rpartition("\n")[2] or type(error).__name__
         reason = reason if len(reason) <= _LONG_REASON else f"{reason[:_LONG_REASON]}…"
-        reason = _NO_RANK if _OF_RANKS.search(reason) else f"TVM cannot import it: {reason}"
+        if not isinstance(error, RefusedError):
+            reason = _NO_RANK if _OF_RANKS.search(reason) else f"TVM cannot import it: {reason}"
         text = f"{f'node {name!r:.200}' if name else 'a node'}: {op_name}: {reason}"
         raise ModelError(text, problems=[text]) from error
 
@@ -215,7 +220,7 @@ def _convolution(bb: Any, inputs: list[Any], attrs: dict[str, Any]) -> Expr:
     along = [-1, *[1] * (rank - 1)]
     weights = _weights(inputs, along)
     if weights is None or rank - 2 not in _CONVOLUTIONS:
-        raise ValueError("ConvInteger needs constant weights, and 1 to 3 axes of space")
+        raise RefusedError("ConvInteger needs constant weights, and 1 to 3 axes of space")
     zero = _array(inputs, 2)
     fill = 0 if zero is None else int(zero.reshape(-1)[0])
     dilations = [int(each) for each in attrs.get("dilations", [1] * (rank - 2))]
@@ -363,7 +368,7 @@ def _cast(bb: Any, inputs: list[Any], attrs: dict[str, Any]) -> Expr | None:
 def _sampled(bb: Any, inputs: list[Any], attrs: dict[str, Any]) -> None:
     """Refuse a GridSample of other elements than floats, of which nobody says how they are rounded."""
     if str(inputs[0].ty.dtype) not in _FLOATS:
-        raise ValueError(f"elements of {inputs[0].ty.dtype} are not supported")
+        raise RefusedError(f"elements of {inputs[0].ty.dtype} are not supported")
 
 
 def _equal(bb: Any, inputs: list[Any], attrs: dict[str, Any]) -> Expr | None:
@@ -495,7 +500,7 @@ def _topk(bb: Any, inputs: list[Any], attrs: dict[str, Any]) -> Expr | None:
     shape, count = [int(extent) for extent in extents], int(k.reshape(-1)[0])
     axis = int(attrs.get("axis", -1)) % len(shape)
     if not 0 < count <= shape[axis]:
-        raise ValueError(f"it wants {count} of {shape[axis]} elements")
+        raise RefusedError(f"it wants {count} of {shape[axis]} elements")
     parts = (prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :]))
     dtype = str(inputs[0].ty.dtype)
     kernel = topk_kernel(*parts, count, dtype, bool(attrs.get("largest", 1)))
@@ -510,7 +515,7 @@ def _products_so_far(bb: Any, inputs: list[Any], attrs: dict[str, Any]) -> Expr:
     """Return the products of the elements up to each one, or of those before it."""
     axis = _array(inputs, 1)
     if axis is None:
-        raise ValueError("its axis must be constant")
+        raise RefusedError("its axis must be constant")
     x, place = inputs[0], int(axis.reshape(-1)[0])
     turned = bool(attrs.get("reverse", 0))
     x = bb.emit(relax.op.flip(x, place)) if turned else x
