@@ -389,3 +389,15 @@ def test_what_a_converter_says_of_a_node_is_no_word_of_tvm() -> None:
     model.opset_import[0].version = 26
     with pytest.raises(errors.ModelError, match="node 'products': CumProd: its axis must be constant"):
         compile.onnx(model, runtime="graph")
+
+
+@pytest.mark.parametrize("extents", [["n", 4, 9], [1, 4, "length"]])
+def test_transposed_convolutions_over_one_axis(extents: list[Any]) -> None:
+    nodes = [Node("Conv", ["x", "w"], ["c"], pads=[1, 1]),
+             Node("ConvTranspose", ["c", "v"], ["t"], strides=[3], pads=[1, 0], output_padding=[1])]  # fmt: skip
+    model = make(nodes, {"x": extents}, ["t"], {"w": random(6, 4, 3), "v": random(6, 5, 4)})
+    machine = compile.onnx(model, check=False, runtime="vm").load()
+    for length in (9, 9 if extents[2] == 9 else 4):
+        x = random(1, 4, length)
+        (expected,) = reference(model, {"x": x}).values()
+        assert largest_error(machine(x).numpy(), expected) <= TOLERANCE

@@ -236,8 +236,9 @@ def as_model_error(done: str) -> Iterator[None]:
     except (ModelError, MemoryError):
         raise
     except Exception as error:
-        lines = [line for line in str(error).strip().splitlines() if line.strip()]
-        text = f"{type(error).__name__}: {lines[-1].strip() if lines else ''}"
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+        said = next((line for line in lines if "Check failed" in line), lines[0])  # what follows may be a whole program
+        text = f"{type(error).__name__}: {said:.400}"
         raise ModelError(f"TVM cannot {done} the model: {text}") from error
 
 

@@ -470,19 +470,26 @@ class _Dynamic(Importer):
         return checked_take(self.bb.normalize(relax.op.take(inputs[0], places, axis)))
 
     def _conv(self, inputs: list[Expr], known: Sequence[Known | None], attrs: Mapping[str, Any]) -> Expr | None:
+        return self._high("Conv", inputs, attrs)
+
+    def _transposed(self, inputs: list[Expr], known: Sequence[Known | None], attrs: Mapping[str, Any]) -> Expr | None:
+        return self._high("ConvTranspose", inputs, attrs)
+
+    def _high(self, op: str, inputs: list[Expr], attrs: Mapping[str, Any]) -> Expr | None:
         """Return a convolution over one axis as one over two, of a picture of height 1."""
         shape = shape_of(inputs[0])
         if shape is None or len(shape) != 3 or not is_constant(inputs[1]):
             return None
         high = dict(attrs)
-        for name, one in (("kernel_shape", 1), ("strides", 1), ("dilations", 1)):
+        for name, one in (("kernel_shape", 1), ("strides", 1), ("dilations", 1), ("output_padding", 0)):
             if name in high:
                 high[name] = (one, *high[name])
         if "pads" in high:
             high["pads"] = (0, high["pads"][0], 0, high["pads"][1])
         x = self.bb.emit(relax.op.expand_dims(inputs[0], 2))
-        weights = relax.const(np.expand_dims(inputs[1].value.numpy(), 2))
-        made = super()._convert_operator("Conv", onnx_input([x, weights, *inputs[2:]]), high, self.opset)
+        weights = inputs[1].value.numpy()
+        weights = relax.const(np.expand_dims(weights, 2), str(weights.dtype))
+        made = super()._convert_operator(op, onnx_input([x, weights, *inputs[2:]]), high, self.opset)
         return relax.op.squeeze(self.bb.emit(made), [2])
 
     def _cast_to(self, inputs: list[Expr], known: Sequence[Known | None], attrs: Mapping[str, Any]) -> Expr | None:
@@ -531,7 +538,7 @@ def _int64(value: Any) -> Any:
 
 _CONVERTERS: Mapping[str, Callable[..., Expr | None]] = {
     "Cast": _Dynamic._cast_to, "Constant": _Dynamic._constant, "ConstantOfShape": _Dynamic._constant_of_shape,
-    "Conv": _Dynamic._conv, "Expand": _Dynamic._expand, "Flatten": _Dynamic._flatten, "Gather": _Dynamic._gather,
-    "Range": _Dynamic._range, "Reshape": _Dynamic._reshape, "Resize": _Dynamic._resize, "Slice": _Dynamic._slice,
-    "Squeeze": _Dynamic._squeeze, "Tile": _Dynamic._tile,
+    "Conv": _Dynamic._conv, "ConvTranspose": _Dynamic._transposed, "Expand": _Dynamic._expand,
+    "Flatten": _Dynamic._flatten, "Gather": _Dynamic._gather, "Range": _Dynamic._range, "Reshape": _Dynamic._reshape,
+    "Resize": _Dynamic._resize, "Slice": _Dynamic._slice, "Squeeze": _Dynamic._squeeze, "Tile": _Dynamic._tile,
 }  # fmt: skip
