@@ -401,3 +401,22 @@ def test_transposed_convolutions_over_one_axis(extents: list[Any]) -> None:
         x = random(1, 4, length)
         (expected,) = reference(model, {"x": x}).values()
         assert largest_error(machine(x).numpy(), expected) <= TOLERANCE
+
+
+def test_reshapes_see_the_factors_of_an_extent() -> None:
+    """A mask for all heads, put together and taken apart as torch does, keeps its axis of one element."""
+    nodes = [
+        *extent("x", 0, "b"), *extent("x", 1, "s"), Node("Mul", ["b", "six"], ["both"]),
+        Node("Concat", ["b", "one", "one", "s"], ["a0"], axis=0), Node("Reshape", ["x", "a0"], ["a"]),
+        Node("Expand", ["a", "heads"], ["e"]),
+        Node("Concat", ["both", "one", "s"], ["f0"], axis=0), Node("Reshape", ["e", "f0"], ["f"]),
+        Node("Concat", ["b", "six", "minus", "s"], ["g0"], axis=0), Node("Reshape", ["f", "g0"], ["g"]),
+        Node("Add", ["z", "g"], ["y"]),
+    ]  # fmt: skip
+    weights = {**COMMON, "six": integers(6), "one": integers(1), "minus": integers(-1), "heads": integers(1, 6, 1, 1)}
+    model = make(nodes, {"x": ["batch", "sequence"], "z": ["batch", 6, "sequence", "sequence"]}, ["y"], weights)
+    machine = compile.onnx(model, check=False, runtime="vm").load()
+    for batch, length in ((2, 5), (1, 3)):
+        feeds = {"x": random(batch, length), "z": random(batch, 6, length, length)}
+        (expected,) = reference(model, feeds).values()
+        np.testing.assert_array_equal(machine(*feeds.values()).numpy(), expected)

@@ -230,6 +230,10 @@ class _Dynamic(Importer):
             self._variables.append((extent, known))
         return known
 
+    def _meaning(self, extent: Any) -> Any:
+        """Return the expression that a variable stands for, so that its factors are seen."""
+        return next((e for e, variable in self._variables if variable.same_as(extent)), extent)
+
     def _fresh(self, count: int) -> list[Any]:
         self._names += 1
         return [tirx.Var(f"extent_{self._names}_{axis}", "int64") for axis in range(count)]
@@ -240,6 +244,7 @@ class _Dynamic(Importer):
         data, target = shape_of(inputs[0]), None if known[1] is None else known[1].extents()
         if data is None or target is None:
             return None
+        data = [self._meaning(extent) for extent in data]
         shape, exact = reshaped(data, target, bool(attrs.get("allowzero", 0)))
         if exact and self._same(product(data), product(shape)):
             return relax.op.reshape(inputs[0], shape)
