@@ -64,7 +64,8 @@ class Scanner {
     Peek();
     if (at_ >= end_) return "the end of the text";
     auto c = static_cast<unsigned char>(*at_);
-    return c >= ' ' && c < 0x7f ? "'" + std::string(1, *at_) + "'" : "byte " + std::to_string(c);
+    if (c < ' ' || c >= 0x7f) return "byte " + std::to_string(c);
+    return {'\'', *at_, '\''};  // of a sum of texts emscripten's compiler made one of two objects, by chance
   }
 
   // A text in quotes; valid until the next one is read.
