@@ -420,9 +420,11 @@ test-numbers-real: venv build ## 320 real comparisons, which are kept in tests/b
 	PYTHONPATH=tests $(PY) tests/bench/real.py compare
 
 FUZZ_MODELS ?= 20000
+FUZZ_OPEN_MODELS ?= 2000
 .PHONY: fuzz-models
 fuzz-models: venv build ## random models beside onnxruntime, from where the last run stopped; 20,000 take hours
 	$(PY) tests/compile/random_models.py --count $(FUZZ_MODELS) --record tests/compile/random_models.json
+	$(PY) tests/compile/random_models.py --count $(FUZZ_OPEN_MODELS) --open --record tests/compile/random_open_models.json
 
 test-onnx: venv build ## the node tests of onnx, compiled and run; the list of those that pass is kept
 	$(PY) tests/compile/node_tests.py --write

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random models of a few nodes, compiled and compared with onnxruntime: what is fused, and how, differs in each.
 
-    python tests/compile/random_models.py [--first SEED] [--count N] [--record FILE]
+    python tests/compile/random_models.py [--first SEED] [--count N] [--record FILE] [--open]
 
 A model is right, refused (the compiler says so: ModelError), or wrong. One that is wrong is made smaller as long as it
 stays wrong, and printed. The same seed gives the same model. ``--record`` adds what was found to a file of JSON, and
-goes on after the seeds that are in it. Those that were wrong are judged again first.
+goes on after the seeds that are in it. Those that were wrong are judged again first. With ``--open`` the extent in
+front of each input is not known, and the Relax VM runs the model.
 """
 
 from __future__ import annotations
@@ -511,7 +512,32 @@ def session_of(model: Any) -> Any:
     return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
-def judge(model: Any, seed: int = 0) -> str:
+def opened(model: Any) -> Any:
+    """Return a model whose inputs have extents in front that are not known; equal ones stay equal."""
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    del made.graph.value_info[:]
+    for value in made.graph.input:
+        for extent in value.type.tensor_type.shape.dim[:1]:
+            if extent.dim_value > 1:
+                extent.dim_param = f"extent{extent.dim_value}"
+    for value in made.graph.output:
+        value.type.tensor_type.ClearField("shape")
+    return made
+
+
+def computed(model: Any, feeds: dict[str, Any], is_open: bool) -> list[Any]:
+    """Return the results of a model that is compiled."""
+    if is_open:
+        machine = portcall.compile.onnx(opened(model), check=False, runtime="vm").load()
+        found = machine(*(feeds[each.name] for each in machine.signature().parameters))
+        return [each.numpy() for each in (found if isinstance(found, tuple) else (found,))]
+    executor = portcall.compile.onnx(model, check=False, runtime="graph").load()
+    executor.run(**feeds)
+    return [executor.get_output(number).numpy() for number in range(len(model.graph.output))]
+
+
+def judge(model: Any, seed: int = 0, is_open: bool = False) -> str:
     """Return "right", "unknown: why" where onnxruntime cannot run it, "refused: why", or "wrong: how"."""
     feeds = feeds_of(model, seed)
     try:
@@ -521,9 +547,7 @@ def judge(model: Any, seed: int = 0) -> str:
     except Exception as error:
         return f"unknown: {str(error).splitlines()[0][:120]}"
     try:
-        executor = portcall.compile.onnx(model, check=False, runtime="graph").load()
-        executor.run(**feeds)
-        got = [executor.get_output(number).numpy() for number in range(len(expected))]
+        got = computed(model, feeds, is_open)
     except ModelError as error:
         return f"refused: {str(error).splitlines()[-1][:200]}"
     except Exception as error:
@@ -568,13 +592,13 @@ def _difference(mine: Any, theirs: Any, nudged: Any) -> str:
     return f"differs by {worst:.3g} of {size:.3g}" if worst > TOLERANCE * size + FLOOR + shaken else ""
 
 
-def smaller(model: Any, seed: int = 0) -> Any:
+def smaller(model: Any, seed: int = 0, is_open: bool = False) -> Any:
     """Return a model with as few nodes and results as stay wrong."""
     found = True
     while found:
         found = False
         for candidate in _smaller_ones(model):
-            if judge(candidate, seed).startswith("wrong"):
+            if judge(candidate, seed, is_open).startswith("wrong"):
                 model, found = candidate, True
                 break
     return model
@@ -622,11 +646,12 @@ def _needed(nodes: Sequence[Any], values: dict[str, Value], constants: dict[str,
 # ---- Many ------------------------------------------------------------------------------------------------------------
 
 
-def judged(first: int, count: int) -> dict[int, str]:
+def judged(first: int, count: int, is_open: bool = False) -> dict[int, str]:
     """Judge models in a process of their own, and in further ones after each that it does not survive."""
     found: dict[int, str] = {}
     while missing := [seed for seed in range(first, first + count) if seed not in found]:
         words = [sys.executable, __file__, "--here", "--first", str(missing[0]), "--count", str(len(missing))]
+        words += ["--open"] * is_open
         try:
             done = subprocess.run(
                 words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False, timeout=MOST_SECONDS
@@ -645,13 +670,14 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--record", type=Path)
+    parser.add_argument("--open", action="store_true", help="extents in front are not known")
     parser.add_argument("--here", action="store_true", help="judge in this process, and print each verdict")
     options = parser.parse_args()
     if options.here:
         warnings.simplefilter("ignore")
         for seed in range(options.first, options.first + options.count):
             try:
-                verdict = judge(model_of(seed), seed)
+                verdict = judge(model_of(seed), seed, options.open)
             except shape_inference.InferenceError as error:  # two shapes that were inferred node by node contradict
                 verdict = f"unknown: not generated: {error}"
             print(seed, verdict.replace("\n", " "), sep="\t", flush=True)
@@ -665,11 +691,13 @@ def main() -> int:
         again = [int(seed) for seed in record["wrong"]]
         record["counts"]["wrong"] = record["counts"].get("wrong", 0) - len(again)
         record["wrong"] = {}
-        for found in pool.map(lambda seed: judged(seed, 1), again):
-            _add(record, record["models"], found)
+        for found in pool.map(lambda seed: judged(seed, 1, options.open), again):
+            _add(record, record["models"], found, options.open)
         parts = [(at, min(PER_PROCESS, end - at)) for at in range(first, end, PER_PROCESS)]
-        for (at, count), found in zip(parts, pool.map(lambda part: judged(*part), parts), strict=True):
-            _add(record, at + count, found)
+        for (at, count), found in zip(
+            parts, pool.map(lambda part: judged(part[0], part[1], options.open), parts), strict=True
+        ):
+            _add(record, at + count, found, options.open)
             print(f"{at + count} of {end}: {record['counts']}", flush=True)
             if options.record is not None:
                 options.record.write_text(json.dumps(record, indent=1) + "\n")
@@ -678,7 +706,7 @@ def main() -> int:
     return 1 if record["wrong"] else 0
 
 
-def _add(record: dict[str, Any], models: int, found: dict[int, str]) -> None:
+def _add(record: dict[str, Any], models: int, found: dict[int, str], is_open: bool) -> None:
     """Add verdicts to a record; a model that is wrong is made smaller, and printed."""
     record["models"] = models
     for seed, verdict in found.items():
@@ -690,7 +718,7 @@ def _add(record: dict[str, Any], models: int, found: dict[int, str]) -> None:
             record["wrong"][str(seed)] = why
             print(f"{seed}: {verdict}")
             if "process ended" not in why:
-                print(onnx.printer.to_text(smaller(model_of(seed), seed).graph), flush=True)
+                print(onnx.printer.to_text(smaller(model_of(seed), seed, is_open).graph), flush=True)
 
 
 if __name__ == "__main__":

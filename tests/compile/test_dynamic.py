@@ -420,3 +420,44 @@ def test_reshapes_see_the_factors_of_an_extent() -> None:
         feeds = {"x": random(batch, length), "z": random(batch, 6, length, length)}
         (expected,) = reference(model, feeds).values()
         np.testing.assert_array_equal(machine(*feeds.values()).numpy(), expected)
+
+
+@pytest.mark.parametrize("op", ["LayerNormalization", "Softmax", "LpNormalization"])
+def test_sums_over_extents_that_are_not_known_are_of_all_elements(op: str) -> None:
+    """What is summed up over the axis in front is not summed up chunk by chunk."""
+    weights = {"w": random(5, 4)} if op == "LayerNormalization" else {}
+    model = make([Node(op, ["x", *weights], ["y"], axis=0)], {"x": ["n", 4]}, ["y"], weights)
+    x = random(5, 4)
+    (expected,) = reference(model, {"x": x}).values()
+    made = compile.onnx(model, check=False, runtime="vm").load()(x).numpy()
+    assert largest_error(made, expected) <= TOLERANCE
+
+
+@pytest.mark.parametrize("op", ["Sum", "Mean", "Max", "Min"])
+def test_operators_of_several_operands_whose_extents_are_open(op: str) -> None:
+    model = make([Node(op, ["x", "z", "w"], ["y"])], {"x": ["n", 4], "z": ["m", 1]}, ["y"], {"w": random(3, 4)})
+    x, z = random(3, 4), random(3, 1)
+    (expected,) = reference(model, {"x": x, "z": z}).values()
+    made = compile.onnx(model, check=False, runtime="vm").load()(x, z).numpy()
+    assert largest_error(made, expected) <= TOLERANCE
+
+
+def test_what_tvm_has_no_code_for_is_named() -> None:
+    nodes = [Node("Transpose", ["x"], ["t"], perm=[0, 2, 1]), Node("InstanceNormalization", ["t", "w", "w"], ["y"])]
+    model = make(nodes, {"x": ["n", 4, "s"]}, ["y"], {"w": random(4)})
+    with pytest.raises(errors.ModelError, match=r"no code for .* with shapes that are not fixed") as caught:
+        compile.onnx(model, check=False, runtime="vm")
+    assert "--shape" in caught.value.hint
+
+
+@pytest.mark.parametrize(("start", "end"), [(0, 1), (2, 3), (-1, 1 << 62), (-2, -1)])
+def test_slices_of_one_element_are_broadcast(start: int, end: int) -> None:
+    nodes = [Node("Slice", ["x", "start", "end", "axis"], ["one"]), Node("Mul", ["x", "one"], ["y"])]
+    ends = {"start": integers(start), "end": integers(end), "axis": integers(1)}
+    model = make(nodes, {"x": ["n", "s", 4]}, ["y"], ends)
+    machine = compile.onnx(model, check=False, runtime="vm").load()
+    x = random(2, 5, 4)
+    np.testing.assert_array_equal(machine(x).numpy(), x * x[:, start : end if end else None][:, :1])
+    if start in (2, -2):
+        with pytest.raises(AssertionError, match=f"no element {start}"):
+            machine(random(2, 1, 4))

@@ -23,10 +23,11 @@ pytestmark = pytest.mark.peers
 PARTS, PER_PART = 4, 20
 
 
-@pytest.mark.parametrize("part", range(PARTS))
-def test_random_models_are_right(part: int) -> None:
+@pytest.mark.usefixtures("vm_pools")
+@pytest.mark.parametrize(("part", "is_open"), [*((part, False) for part in range(PARTS)), (52, True)])
+def test_random_models_are_right(part: int, is_open: bool) -> None:
     found = {
-        seed: random_models.judge(random_models.model_of(seed), seed)
+        seed: random_models.judge(random_models.model_of(seed), seed, is_open)
         for seed in range(part * PER_PART, (part + 1) * PER_PART)
     }
     # Of many, one in 50 is refused; none of these is.
@@ -37,7 +38,7 @@ def test_a_wrong_model_is_found_and_made_smaller(monkeypatch: pytest.MonkeyPatch
     seed = next(k for k in range(100) if _has(random_models.model_of(k), "Sigmoid", more_than=2))
     model = random_models.model_of(seed)
     monkeypatch.setattr(
-        random_models, "judge", lambda given, seed: "wrong" if _has(given, "Sigmoid", more_than=0) else "right"
+        random_models, "judge", lambda given, *_: "wrong" if _has(given, "Sigmoid", more_than=0) else "right"
     )
     small = random_models.smaller(model, seed)
     assert [node.op_type for node in small.graph.node] == ["Sigmoid"]
@@ -155,7 +156,7 @@ def test_seeds_that_were_wrong_are_judged_again(tmp_path: Path, monkeypatch: pyt
     path.write_text(json.dumps({"models": 5, "counts": {"right": 4, "wrong": 1}, "wrong": wrong, "refused": {}}))
     asked: list[tuple[int, int]] = []
 
-    def judged(first: int, count: int) -> dict[int, str]:
+    def judged(first: int, count: int, is_open: bool) -> dict[int, str]:
         asked.append((first, count))
         return dict.fromkeys(range(first, first + count), "right")
 

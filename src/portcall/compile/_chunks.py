@@ -26,7 +26,7 @@ from portcall.compile._parameters import CHUNKS, PARAMETERS, read_parameters, wi
 from portcall.compile._pictures import write_picture
 from portcall.compile._products import Product
 from portcall.compile._program import Call, Program, Value, is_constant
-from portcall.compile._reading import NotThisKindError, Reading
+from portcall.compile._reading import NotThisKindError, Reading, walk
 from portcall.compile._registers import Result
 from portcall.compile._target import Target
 from portcall.compile._tiles import Tile
@@ -392,7 +392,10 @@ def _blocks(statement: Any) -> Iterator[Any]:
 def _check(block: Any, prefix: Sequence[Any]) -> None:
     """See that a stage computes each element of the axes in front by itself."""
     store = block.body
-    if not _has(store.buffer, prefix):
+    if not _has(store.buffer, prefix):  # nothing of a chunk may go into what all chunks share
+        loads = (part for part in walk(store.value) if type(part).__name__ == "TensorLoad")
+        if any(_has(load.source, prefix) for load in loads):
+            raise NotThisKindError("sums over elements in front")
         return
     axes = list(store.indices)[: len(prefix)]
     own = {str(axis.var.name) for axis in block.iter_vars}

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -45,6 +46,7 @@ from portcall.errors import ModelError
 from portcall.graph import Graph, GraphModule, create, export_bundle
 
 StrPath = Any
+_NO_CODE = re.compile(r"cannot emit this Relax operator.*?^R\.([\w.]+)\(", re.DOTALL | re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -236,6 +238,10 @@ def as_model_error(done: str) -> Iterator[None]:
     except (ModelError, MemoryError):
         raise
     except Exception as error:
+        missing = _NO_CODE.search(str(error))
+        if missing:  # it is left as it is where TVM does not know what it needs of its shapes
+            text = f"TVM has no code for {missing[1]} with shapes that are not fixed"
+            raise ModelError(text, problems=[text], hint="give more of them: --shape, shapes=") from error
         lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
         said = next((line for line in lines if "Check failed" in line), lines[0])  # what follows may be a whole program
         text = f"{type(error).__name__}: {said:.400}"

@@ -40,7 +40,7 @@ _MOST_KNOWN = 4096  # elements of a constant that is looked at
 _BEYOND = 10**9  # an end of a slice that means all of it: exporters write this or the largest integer
 # Operators of operands that have the same extents, or one.
 _BROADCASTING = ("Add", "And", "Div", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Min", "Mul",
-                 "Or", "Pow", "Sub", "Where")  # fmt: skip
+                 "Mean", "Or", "Pow", "Sub", "Sum", "Where")  # fmt: skip
 
 
 # Operators that move a window over all axes but the first two.
@@ -318,12 +318,28 @@ class _Dynamic(Importer):
             return None
         begin, end = [], []
         for axis, start, stop in zip(axes, starts, ends, strict=True):
-            bounds = [self._place(each, data[axis]) for each in (start, stop)]
-            if None in bounds:
+            bounds = self._of_one(start, stop, data[axis]) or [self._place(each, data[axis]) for each in (start, stop)]
+            if any(bound is None for bound in bounds):
                 return None
             begin.append(bounds[0])
             end.append(self._later(*bounds))
         return relax.op.strided_slice(inputs[0], axes, begin, end, steps, assume_inbound=True)
+
+    def _of_one(self, start: Any, stop: Any, extent: Any) -> list[Any] | None:
+        """Return where a slice of one element is, whose result is broadcast then; None for others.
+
+        Where it would be empty, the model raises.
+        """
+        if isinstance(extent, int) or not isinstance(start, int) or not isinstance(stop, int):
+            return None
+        if start == -1 and stop >= _BEYOND:
+            stop = 0
+        if stop != start + 1:
+            return None
+        there = extent > start if start >= 0 else extent >= -start
+        self.bb.emit(relax.op.assert_op(there, format=f"Slice: the axis has no element {start}"))
+        begin = start if start >= 0 else extent + start
+        return [begin, begin + 1]
 
     def _place(self, place: Any, extent: Any) -> Any:
         """Return where a place of a slice is between 0 and the extent; None if that is not known."""
