@@ -118,6 +118,10 @@ def node_without_results(model: Any) -> None:
     model.graph.node.append(helper.make_node("Relu", ["a"], [], name="bad"))
 
 
+def node_with_a_result_too_many(model: Any) -> None:
+    model.graph.node.append(helper.make_node("Relu", ["a"], ["z", "more"], name="bad"))
+
+
 def input_that_is_left_out(model: Any) -> None:
     model.graph.node.append(helper.make_node("Concat", ["", "a"], ["z"], name="bad", axis=0))
 
@@ -147,7 +151,8 @@ def sparse_weights(model: Any) -> None:
 
 @pytest.mark.parametrize("runtime", ["graph", "auto"])
 @pytest.mark.parametrize("damage", [
-    node_without_producer, nodes_in_a_circle, node_without_inputs, node_without_attribute, result_without_node,
+    node_without_producer, nodes_in_a_circle, node_with_a_result_too_many, node_without_inputs, node_without_attribute,
+    result_without_node,
     weights_that_are_too_short, weights_of_an_unknown_type, weights_twice, value_of_two_nodes, two_inputs_of_one_name,
     attribute_of_another_type, attribute_of_a_function, attribute_twice, node_without_results, input_that_is_left_out,
     branches_of_different_lengths, loop_without_its_inputs, sparse_weights,
@@ -450,3 +455,8 @@ def test_compile_killed_leaves_nothing_for_ever(point: str, runtime: Any, places
     place = in_the_cache()
     portcall.load_module(place)
     assert left(places) == sorted([str(place.relative_to(places)), "m.onnx", "out/m.so"])
+
+
+def test_places_of_maxima_are_refused() -> None:
+    node = helper.make_node("MaxPool", ["x"], ["y", "places"], "pool", kernel_shape=[2, 2])
+    assert "node 'pool': MaxPool: its second result" in str(refused(make([node], {"x": [1, 2, 4, 4]}, ["y", "places"])))

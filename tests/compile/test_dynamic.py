@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from compile.reference import largest_error, make
+from compile.reference import largest_error, make, outputs
 from portcall import compile, errors
 from portcall.compile._verify import reference
 
@@ -461,3 +461,25 @@ def test_slices_of_one_element_are_broadcast(start: int, end: int) -> None:
     if start in (2, -2):
         with pytest.raises(AssertionError, match=f"no element {start}"):
             machine(random(2, 1, 4))
+
+
+@pytest.mark.parametrize("runtime", ["graph", "vm"])
+@pytest.mark.parametrize("step", [2**63 - 1, -(2**63) + 1])
+def test_steps_of_slices_may_be_longer_than_all_extents(step: int, runtime: Any) -> None:
+    places = {"starts": integers(1), "ends": integers(2**63 - 1 if step > 0 else -(2**63)), "axes": integers(0)}
+    model = make(
+        [Node("Slice", ["x", *places, "steps"], ["y"])], {"x": ["n", 3]}, ["y"], {**places, "steps": integers(step)}
+    )
+    made: Any = compile.onnx(model, check=False, runtime=runtime, shapes={"x": (4, 3)} if runtime == "graph" else {})
+    x = random(4, 3)
+    found = outputs(made, {"x": x})[0] if runtime == "graph" else made.load()(x).numpy()
+    np.testing.assert_array_equal(found, x[1:2])
+
+
+@pytest.mark.parametrize("kind", ["ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceSum", "ReduceSumSquare"])
+def test_reductions_over_no_axes_change_each_element(kind: str) -> None:
+    model = make([Node(kind, ["x"], ["y"], noop_with_empty_axes=1)], {"x": ["n", 3]}, ["y"])
+    model.opset_import[0].version = 18
+    x = random(2, 3) if kind != "ReduceLogSum" else np.abs(random(2, 3))
+    (expected,) = reference(model, {"x": x}).values()
+    np.testing.assert_allclose(compile.onnx(model, check=False, runtime="vm").load()(x).numpy(), expected, rtol=1e-6)

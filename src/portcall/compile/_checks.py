@@ -167,6 +167,8 @@ def _malformed_nodes(model: Model) -> Iterator[str]:
                 yield f"{name}: its input {place} is missing"
         if len(node.output) < schema.min_output:
             yield f"{name}: it has {len(node.output)} results, which is too few"
+        if len(node.output) > schema.max_output:
+            yield f"{name}: it has {len(node.output)} results, which is too many"
         if wrong := _malformed_bodies(node):
             yield f"{name}: {wrong}"
         given = {attribute.name: attribute for attribute in node.attribute}
@@ -317,6 +319,8 @@ def _unsupported_form(node: Any, graph: bool) -> str:
         return "training is not supported"
     if node.op_type == "RoiAlign" and found.get("mode", b"avg") == b"max":
         return "the mode max is not supported"
+    if node.op_type == "MaxPool" and len(node.output) > 1 and node.output[1]:
+        return "its second result, the places of the maxima, is not supported"
     if node.op_type == "IsInf" and not (found.get("detect_negative", 1) and found.get("detect_positive", 1)):
         return "it is supported for both signs only"
     if node.op_type == "SpaceToDepth" and found.get("mode", b"DCR") != b"DCR":

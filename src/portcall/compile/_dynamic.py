@@ -15,7 +15,7 @@ from onnx import helper, numpy_helper
 from tvm import relax, tirx
 from tvm.relax.frontend.onnx.onnx_frontend import onnx_input
 
-from portcall.compile._importer import OWN, Importer, checked_take, refused_node, run_importer
+from portcall.compile._importer import LONGEST, OWN, Importer, checked_take, refused_node, run_importer
 from portcall.compile._labels import Labels
 from portcall.compile._limits import check_values
 from portcall.compile._model import infer_shapes
@@ -313,7 +313,7 @@ class _Dynamic(Importer):
         if starts is None or ends is None:
             return None
         axes = list(range(len(starts))) if axes is None else [int(axis) % len(data) for axis in axes]
-        steps = [1] * len(axes) if steps is None else steps
+        steps = [1] * len(axes) if steps is None else [min(s, LONGEST) if isinstance(s, int) else s for s in steps]
         if any(not isinstance(step, int) or step < 1 for step in steps):
             return None
         begin, end = [], []

@@ -31,6 +31,7 @@ from portcall.errors import ModelError
 
 Array = Any
 _SERIES = {"float16": 4, "float32": 8, "float64": 17}  # terms of atanh up to 1/3: what follows is below half a bit
+LONGEST = 1 << 30  # a step of a Slice
 _LONG_REASON = 400  # letters of what TVM says, which may print an operator with all that it knows of it
 _OF_RANKS = re.compile(r"ndim=-1|MatchCast|statically known.* rank|unknown rank")  # in what TVM says
 _NO_RANK = "how many axes a value has is known only when the model runs, since it depends on values or on extents"
@@ -105,10 +106,13 @@ class Importer(ONNXGraphImporter):  # type: ignore[misc]
         with refused_node(op_name, attrs):
             name = self.variable()
             made = convert(self.bb, list(inputs), attrs) if convert is not None else None
+            made = _of_each(op_name, list(inputs), attrs) if made is None else made
             if made is not None:
                 return self.bb.emit(made, name)
             if op_name in _INDEXED:
                 inputs = _within(self.bb, list(inputs), op_name, attrs)
+            if op_name == "Slice":
+                inputs = onnx_input(_with_steps(list(inputs)))
             if op_name in ("Div", "Mod"):
                 inputs = onnx_input(_divisible(self.bb, list(inputs)))
             made = super()._convert_operator(op_name, inputs, attrs, opset)
@@ -169,6 +173,23 @@ def _within(bb: Any, inputs: list[Any], name: str, attrs: dict[str, Any]) -> lis
         least, most = relax.op.negative(extents), relax.op.subtract(extents, relax.const(1, dtype))
     places = bb.emit(relax.op.maximum(indices, bb.emit(least)))
     return [data, bb.emit(relax.op.minimum(places, bb.emit(most))), *inputs[2:]]
+
+
+def _of_each(name: str, inputs: list[Any], attrs: dict[str, Any]) -> Expr | None:
+    """Return a reduction over no axes, where the node says that these mean none; TVM's importer leaves its input."""
+    if name not in _EACH or not attrs.get("noop_with_empty_axes", 0):
+        return None
+    axes = _array(inputs, 1) if len(inputs) > 1 and inputs[1] is not None else np.zeros(0)
+    return None if axes is None or axes.size else _EACH[name](inputs[0])
+
+
+def _with_steps(inputs: list[Any]) -> list[Any]:
+    """Return the inputs of a Slice with no steps that are beyond all extents: TVM counts with them in 32 bits."""
+    steps = inputs[4] if len(inputs) > 4 else None
+    if steps is not None and is_constant(steps):
+        array = steps.value.numpy()
+        inputs[4] = relax.const(array.clip(-LONGEST, LONGEST), str(array.dtype))
+    return inputs
 
 
 def _divisible(bb: Any, inputs: list[Any]) -> list[Any]:
@@ -469,6 +490,11 @@ def mish(bb: Any, inputs: list[Any], attrs: dict[str, Any]) -> Expr:
 # What TVM computes in another type than it says, and how many inputs decide: GridSample in float32, sums of integers in
 # 64 bits.
 _OTHER_TYPES = {"GridSample": 2, "RoiAlign": 2, "ReduceMean": 1, "ReduceSumSquare": 1, "ReduceL1": 1}
+# Reductions that change each element, too.
+_EACH: Mapping[str, Callable[[Expr], Expr]] = {
+    "ReduceL1": relax.op.abs, "ReduceL2": relax.op.abs, "ReduceLogSum": relax.op.log,
+    "ReduceSumSquare": lambda x: relax.op.multiply(x, x),
+}  # fmt: skip
 # What reads or writes where its second input says; TVM's functions for them do not look whether that is inside.
 _INDEXED = {"GatherElements", "GatherND", "ScatterElements", "ScatterND"}
 _FLOATS = {"float16", "float32", "float64"}
