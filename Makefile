@@ -423,8 +423,8 @@ FUZZ_MODELS ?= 20000
 FUZZ_OPEN_MODELS ?= 2000
 .PHONY: fuzz-models
 fuzz-models: venv build ## random models beside onnxruntime, from where the last run stopped; 20,000 take hours
-	$(PY) tests/compile/random_models.py --count $(FUZZ_MODELS) --record tests/compile/random_models.json
-	$(PY) tests/compile/random_models.py --count $(FUZZ_OPEN_MODELS) --open --record tests/compile/random_open_models.json
+	PYTHONPATH=tests $(PY) tests/compile/random_models.py --count $(FUZZ_MODELS) --record tests/compile/random_models.json
+	PYTHONPATH=tests $(PY) tests/compile/random_models.py --count $(FUZZ_OPEN_MODELS) --open --record tests/compile/random_open_models.json
 
 test-onnx: venv build ## the node tests of onnx, compiled and run; the list of those that pass is kept
 	$(PY) tests/compile/node_tests.py --write

@@ -8,15 +8,17 @@ See docs/testing-on-boards.md.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
+    import portcall
     from portcall.bench import Measurement
     from portcall.farm import Farm, Lease
     from portcall.rpc import Session
@@ -33,6 +35,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "farm": ("HOST:PORT", "", "Lease a board of this farm for the run; each worker of pytest-xdist leases one."),
         "key": ("WANT", "", "What to ask the farm for, such as 'rasp4 & ram>=4GiB'; or the key of the server."),
         "wait": ("TIME", "10m", "How long to wait for the farm's board (10m)."),
+        "against": ("FOLDER", "", "Compare each library that bench() times with the one of its name in this folder."),
     }
     for name, (metavar, default, text) in options.items():
         group.addoption(f"--portcall-{name}", metavar=metavar, default=default, help=text)
@@ -175,23 +178,21 @@ def remote(board: Board) -> Iterator[Session]:
 
 
 @pytest.fixture
-def bench(remote: Session, request: pytest.FixtureRequest) -> Callable[..., Measurement]:
+def bench(board: Board, remote: Session, request: pytest.FixtureRequest) -> Callable[..., Measurement]:
     """``bench(library, "add_one", x, y)``: times a function there; returns a ``portcall.bench.Measurement``.
 
     The library is one that ``remote`` has loaded, or a file of this machine, which is uploaded and loaded.
     Its ``number`` and ``repeat`` are those of ``portcall.bench.measure``, ``dev`` is a device of ``remote``, its
-    processor by default.
+    processor by default. With ``--portcall-against`` a file is compared with the one of its name in that folder, by
+    ``portcall.bench.compare`` in sessions of their own; the test fails if it is slower by more than ``margin``.
     """
     import portcall
 
     def run(
         library: portcall.Module | str | os.PathLike[str], name: str, *args: Any, number: int | None = None,
-        repeat: int | None = None, dev: Any = None,
+        repeat: int | None = None, dev: Any = None, margin: float = 0.01,
     ) -> Measurement:  # fmt: skip
-        if not isinstance(library, portcall.Module):
-            remote.upload(library)
-            library = remote.load_module(Path(library).name)
-        loaded = library
+        loaded = library if isinstance(library, portcall.Module) else _loaded(remote, library)
 
         def times(number: int, repeat: int) -> Any:
             return loaded.time_evaluator(name, dev or remote.cpu(), number=number, repeat=repeat)(*args)
@@ -199,9 +200,38 @@ def bench(remote: Session, request: pytest.FixtureRequest) -> Callable[..., Meas
         measured = portcall.bench.measure(times, number, repeat, session=remote)
         figure = f"{portcall.bench.format_duration(measured.result.median)}: {measured.verdict}"
         request.node.user_properties.append((FIGURE, figure))
+        folder = request.config.getoption("portcall_against")
+        if folder and not isinstance(library, portcall.Module):
+            new, old = Path(library), Path(folder, Path(library).name)
+            sides = [functools.partial(_side, board, file, name, args, dev) for file in (new, old)]
+            compared = portcall.bench.compare(sides[0], sides[1], margin=margin)
+            words = compared.words(str(new), str(old))
+            request.node.user_properties.append((FIGURE, words))
+            if compared.verdict == "slower":
+                pytest.fail(f"{name}: {words}", pytrace=False)
         return measured
 
     return run
+
+
+def _loaded(session: Session, library: str | os.PathLike[str]) -> portcall.Module:
+    session.upload(library)
+    return session.load_module(Path(library).name)
+
+
+@contextlib.contextmanager
+def _side(board: Board, library: Path, name: str, args: Sequence[Any], dev: Any) -> Iterator[Callable[[int], float]]:
+    """Open a session for a run of one library, with arguments like those of another session, and return its timer."""
+    with board.session() as session:
+        where = session.cpu() if dev is None else session.device(str(dev))
+        loaded = _loaded(session, library)
+        given = [session.tensor(each.numpy(), where) if hasattr(each, "numpy") else each for each in args]
+
+        def timer(number: int) -> float:
+            timed = loaded.time_evaluator(name, where, number=number, repeat=1)(*given)
+            return float(timed.results[0] * number)
+
+        yield timer
 
 
 # ---- Hooks ----

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random models of a few nodes, compiled and compared with onnxruntime: what is fused, and how, differs in each.
 
-    python tests/compile/random_models.py [--first SEED] [--count N] [--record FILE] [--open]
+    PYTHONPATH=tests python tests/compile/random_models.py [--first SEED] [--count N] [--record FILE] [--open]
 
 A model is right, refused (the compiler says so: ModelError), or wrong. One that is wrong is made smaller as long as it
 stays wrong, and printed. The same seed gives the same model. ``--record`` adds what was found to a file of JSON, and
@@ -32,7 +32,7 @@ import onnx
 from onnx import helper, numpy_helper, shape_inference
 from onnx.reference import ReferenceEvaluator
 
-import portcall
+from compile.computed import computed
 from portcall.errors import ModelError
 
 OPSET = 20
@@ -510,31 +510,6 @@ def session_of(model: Any) -> Any:
     options.log_severity_level = 4
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-
-
-def opened(model: Any) -> Any:
-    """Return a model whose inputs have extents in front that are not known; equal ones stay equal."""
-    made = onnx.ModelProto()
-    made.CopyFrom(model)
-    del made.graph.value_info[:]
-    for value in made.graph.input:
-        for extent in value.type.tensor_type.shape.dim[:1]:
-            if extent.dim_value > 1:
-                extent.dim_param = f"extent{extent.dim_value}"
-    for value in made.graph.output:
-        value.type.tensor_type.ClearField("shape")
-    return made
-
-
-def computed(model: Any, feeds: dict[str, Any], is_open: bool) -> list[Any]:
-    """Return the results of a model that is compiled."""
-    if is_open:
-        machine = portcall.compile.onnx(opened(model), check=False, runtime="vm").load()
-        found = machine(*(feeds[each.name] for each in machine.signature().parameters))
-        return [each.numpy() for each in (found if isinstance(found, tuple) else (found,))]
-    executor = portcall.compile.onnx(model, check=False, runtime="graph").load()
-    executor.run(**feeds)
-    return [executor.get_output(number).numpy() for number in range(len(model.graph.output))]
 
 
 def judge(model: Any, seed: int = 0, is_open: bool = False) -> str:

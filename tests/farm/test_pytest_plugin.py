@@ -12,6 +12,8 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from farm.boards import place_command
 from farm.running import RunningFarm, running_farm
 from portcall import rpc, toolchain
@@ -49,6 +51,30 @@ OF_A_FILE = """
 def test_figure_of_a_file(bench):
     x = np.ones(4, "float32")
     assert bench("kernels.so", "add_one", x, x.copy(), number=10, repeat=3).counts.repeat == 3
+"""
+SPINS = """
+#include <portcall/portcall.h>
+
+static int64_t Spin(int64_t rounds) {{
+  volatile int64_t n = 0;
+  for (int64_t i = 0; i < rounds; ++i) n = n + i;
+  return n;
+}}
+PORTCALL_EXPORT_TYPED(heavier, [] {{ return Spin({heavier}); }})
+PORTCALL_EXPORT_TYPED(lighter, [] {{ return Spin({lighter}); }})
+static void Copy(portcall::TensorView x, portcall::TensorView y) {{ y.data<float>()[0] = x.data<float>()[0]; }}
+PORTCALL_EXPORT_TYPED(copy, Copy)
+"""
+AGAINST = """
+import numpy as np
+import pytest
+
+@pytest.mark.parametrize("name", ["heavier", "lighter"])
+def test_figure(bench, name):
+    bench("spins.so", name)
+
+def test_arguments(bench, remote):
+    bench("spins.so", "copy", remote.tensor(np.ones(2, "float32")), remote.empty((2,), "float32"), margin=9)
 """
 
 
@@ -117,6 +143,21 @@ def test_without_a_name_a_server_of_the_run_serves(tmp_path: Path) -> None:
     assert found["test_call"]["portcall_board"] == "a server of this run"
     assert "portcall_bench" in found["test_figure"]
     assert "portcall_board" not in found["test_without_a_board"]
+
+
+@pytest.mark.slow
+def test_a_library_is_compared_with_an_older_one(tmp_path: Path) -> None:
+    for folder, heavier, lighter in ((tmp_path, 60_000, 20_000), (tmp_path / "old", 20_000, 60_000)):
+        folder.mkdir(exist_ok=True)
+        (folder / "spins.cc").write_text(SPINS.format(heavier=heavier, lighter=lighter))
+        toolchain.create_shared(folder / "spins.cc", folder / "spins.so")
+    found = run(tmp_path, AGAINST, "--portcall-against=old")
+    assert outcomes(found) == {"figure[heavier]": "failure", "figure[lighter]": "passed", "arguments": "passed"}
+    assert found["test_figure[heavier]"]["message"].startswith("Failed: heavier: spins.so is slower")
+    assert found["test_figure[lighter]"]["portcall_bench"].startswith("spins.so is faster")
+    (tmp_path / "old" / "spins.so").unlink()
+    found = run(tmp_path, AGAINST, "--portcall-against=old", "-k", "lighter")
+    assert "old/spins.so" in found["test_figure[lighter]"]["message"]
 
 
 def test_crashed_session_is_the_error_of_one_test(tmp_path: Path) -> None:
