@@ -203,8 +203,8 @@ def bench(board: Board, remote: Session, request: pytest.FixtureRequest) -> Call
         folder = request.config.getoption("portcall_against")
         if folder and not isinstance(library, portcall.Module):
             new, old = Path(library), Path(folder, Path(library).name)
-            sides = [functools.partial(_side, board, file, name, args, dev) for file in (new, old)]
-            compared = portcall.bench.compare(sides[0], sides[1], margin=margin)
+            sides = (functools.partial(_side, board, file, name, args, dev) for file in (new, old))
+            compared = portcall.bench.compare(*sides, margin=margin)
             words = compared.words(str(new), str(old))
             request.node.user_properties.append((FIGURE, words))
             if compared.verdict == "slower":

@@ -98,10 +98,6 @@ def farm_options(function: Decorated) -> Decorated:
     return with_options(function, options)
 
 
-def farm_of(given: dict[str, Any]) -> Farm:
-    return connect_farm(given)
-
-
 # ---- Seeing ----
 
 
@@ -110,7 +106,7 @@ def farm_of(given: dict[str, Any]) -> Farm:
 @click.option("--watch", is_flag=True, help="Show it again every second, until Ctrl-C.")
 def status(json_to: str | None, watch: bool, **given: Any) -> None:
     """Show devices, leases and the queue: since when, by whom, why."""
-    with farm_of(given) as farm:
+    with connect_farm(given) as farm:
         while True:
             found = farm.status()
             if json_to is not None:
@@ -178,7 +174,7 @@ def counted(number: int, noun: str) -> str:
 @click.argument("key", required=False)
 def who(json_to: str | None, key: str | None, **given: Any) -> None:
     """Show who has which place."""
-    with farm_of(given) as farm:
+    with connect_farm(given) as farm:
         found = farm.status()
     places = {place["place"]: place for place in found["places"]}
     held = [
@@ -211,7 +207,7 @@ def history(
 ) -> None:  # fmt: skip
     """Show what happened: every change of a place and of a lease, with its cause."""
     filters = {name: value for name, value in (("place", place), ("lease", lease), ("of", user)) if value}
-    with farm_of(given) as farm:
+    with connect_farm(given) as farm:
         found = farm.command("history", limit=last, **filters)
     if json_to is not None:
         print_json(found, json_to)
@@ -259,8 +255,8 @@ def reserve(
         raise click.UsageError("give either a command, after --, or --shell")
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, exit_on_signal)
-    with farm_of(given) as farm, farm.lease(want, wait=wait, limit=limit or 0, class_=class_ or "", priority=priority,
-                    on_wait=lambda text: click.echo(text, err=True)) as lease:  # fmt: skip
+    with connect_farm(given) as farm, farm.lease(want, wait=wait, limit=limit or 0, class_=class_ or "",
+                    priority=priority, on_wait=lambda text: click.echo(text, err=True)) as lease:  # fmt: skip
         if json_to is not None:
             print_json({"lease": lease.id, "place": lease.place}, json_to)
         else:
@@ -316,7 +312,7 @@ def request(
     """
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, exit_on_signal)
-    with farm_of(given) as farm:
+    with connect_farm(given) as farm:
         lease = farm.lease(want, ttl=duration, limit=duration, wait=wait, class_=class_ or "", priority=priority,
                            on_wait=lambda text: click.echo(text, err=True))  # fmt: skip
         show(json_to, {"lease": lease.id, "place": lease.place, "ticket": lease.ticket}, lease.ticket)
@@ -338,7 +334,7 @@ def lease_command(name: str, does: str, *, why: bool = False) -> Command:
     @click.argument("lease", metavar="LEASE|TICKET")
     def change(json_to: str | None, lease: str, **given: Any) -> None:
         more = {"why": given.pop("why")} if why else {}
-        with farm_of(given) as farm:
+        with connect_farm(given) as farm:
             found = farm.command(name, **holder_of(lease), **more)
             show(json_to, found, f"{name}: lease {found['lease']}")
 
@@ -354,7 +350,7 @@ def lease_command(name: str, does: str, *, why: bool = False) -> Command:
 @click.argument("duration", callback=read_duration)
 def extend(json_to: str | None, lease: str, duration: float, **given: Any) -> None:
     """Let a lease last this much longer from now on, within its limit."""
-    with farm_of(given) as farm:
+    with connect_farm(given) as farm:
         found = farm.command("extend", **holder_of(lease), seconds=duration)
         show(json_to, found, f"extended lease {found['lease']}")
 
@@ -372,7 +368,7 @@ def place_command(name: str, does: str, *, why: str = "") -> Command:
     @click.argument("place")
     def change(json_to: str | None, place: str, **given: Any) -> None:
         more = {"why": given.pop("why")} if why else {}
-        with farm_of(given) as farm:
+        with connect_farm(given) as farm:
             found = farm.command(name, place=place, **more)
             show(json_to, found, f"{place}: {found['state']}, {'drained' if found['drain'] else found['health']}")
 
@@ -388,7 +384,7 @@ def place_command(name: str, does: str, *, why: str = "") -> Command:
 @click.argument("user")
 def hand_over(json_to: str | None, place: str, user: str, **given: Any) -> None:
     """Let another user's token serve a place from now on; only its owner's does."""
-    with farm_of(given) as farm:
+    with connect_farm(given) as farm:
         found = farm.command("hand-over", place=place, to=user)
         show(json_to, found, f"{place} is served by {user} now")
 
@@ -415,7 +411,7 @@ def check(
     passed check takes it out of quarantine. Where the command prints JSON with a median time, as
     `portcall bench --json -` does, the place must not be much slower than it was at first.
     """
-    with farm_of(given) as farm:
+    with connect_farm(given) as farm:
         while True:
             failed = check_places(farm, places, job, tolerance, limit, json_to)
             if every is None:
@@ -458,7 +454,7 @@ def token_fields(given: dict[str, Any]) -> dict[str, Any]:
 @save_option
 def token(json_to: str | None, user: str | None, list_all: bool, revoke: str, save: bool, **given: Any) -> None:
     """Make a token for a user or a board; it is shown once."""
-    with farm_of(given) as farm:
+    with connect_farm(given) as farm:
         if revoke:
             found = farm.command("token-revoke", **{"token-of": revoke})
             if not found["revoked"]:
@@ -497,7 +493,7 @@ def until(expires: float) -> str:
 @farm_options
 def backup(json_to: str | None, **given: Any) -> None:
     """Have the farm write a whole copy of its store beside it, FILE.backup, while it runs."""
-    with farm_of(given) as farm:
+    with connect_farm(given) as farm:
         found = farm.command("backup", hold=BACKUP_TIME)
         show(json_to, found, f"{found['path']}, {format_size(found['nbytes'])}, on the machine of the farm")
 
@@ -508,7 +504,7 @@ def backup(json_to: str | None, **given: Any) -> None:
 @token_options
 def pair(json_to: str | None, user: str, **given: Any) -> None:
     """Make a code that a board or a colleague turns into a token once, within ten minutes."""
-    with farm_of(given) as farm:
+    with connect_farm(given) as farm:
         found = farm.command("pair", **{"for": user, **token_fields(given)})
         page = f"http{'s' if farm.speaks_tls else ''}://{farm.address}/pair?code={found['code']}"
         save = f"{found['code']} --farm {farm.address}{' --tls-ca FILE' if farm.speaks_tls else ''} --save"
@@ -536,7 +532,7 @@ def as_picture(text: str) -> str:
 @save_option
 def join(json_to: str | None, code: str, save: bool, **given: Any) -> None:
     """Turn a pairing code into a token, which is printed; with --save it is kept for this farm."""
-    with farm_of(given) as farm:
+    with connect_farm(given) as farm:
         show_token(json_to, farm, farm.command("redeem", code=code), save)
 
 
@@ -562,7 +558,7 @@ def show(json_to: str | None, found: dict[str, Any], text: str) -> None:
 @click.argument("name", metavar="PLACE|LEASE")
 def show_one(json_to: str | None, name: str, **given: Any) -> None:
     """Show all that is known of a place, or of a lease."""
-    with farm_of(given) as farm:
+    with connect_farm(given) as farm:
         status = farm.status()
         places = [place for place in status["places"] if place["place"] == name]
         try:

@@ -149,6 +149,7 @@ def _compile_graph(model: Any, target: str, options: Options) -> CompiledModel:
     steps = Steps(options.progress)
     with steps.step("read"):
         loaded, given, fixed = _read(model, options)
+        # A copy: what onnxruntime gets is the model as it is.
         proto = inline_control(decompose(inline_control(copied(given))))
         check_operators(proto)
     with steps.step("simplify"):

@@ -15,6 +15,7 @@ from onnx import helper
 
 from portcall.compile._quantized import new_enough
 from portcall.compile._rewriting import ONNX_DOMAINS, Nodes, opset_of, replace_operators
+from portcall.compile._weights import copied
 
 Array = Any
 Model = Any
@@ -49,8 +50,7 @@ def _in_one_domain(model: Model) -> Model:
     late = {"LayerNormalization": old < _NORMALIZING, "SimplifiedLayerNormalization": True}
     if not any(node.domain in ONNX_DOMAINS and late.get(node.op_type) for node in model.graph.node):
         return model
-    changed = onnx.ModelProto()
-    changed.CopyFrom(model)
+    changed = copied(model)
     for node in changed.graph.node:
         if node.domain in ONNX_DOMAINS and late.get(node.op_type):
             node.domain = DOMAIN

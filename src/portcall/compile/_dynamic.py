@@ -15,7 +15,7 @@ from onnx import helper, numpy_helper
 from tvm import relax, tirx
 from tvm.relax.frontend.onnx.onnx_frontend import onnx_input
 
-from portcall.compile._importer import LONGEST, OWN, Importer, checked_take, refused_node, run_importer
+from portcall.compile._importer import LONGEST, OWN, Importer, checked_take, halves, refused_node, run_importer
 from portcall.compile._labels import Labels
 from portcall.compile._limits import check_values
 from portcall.compile._model import infer_shapes
@@ -43,8 +43,8 @@ _BROADCASTING = ("Add", "And", "Div", "Equal", "Greater", "GreaterOrEqual", "Les
                  "Mean", "Or", "Pow", "Sub", "Sum", "Where")  # fmt: skip
 
 
-# Operators that move a window over all axes but the first two.
 _SAME = (b"SAME_UPPER", b"SAME_LOWER", "SAME_UPPER", "SAME_LOWER")
+# Operators that move a window over all axes but the first two.
 _WINDOWS = ("AveragePool", "Conv", "ConvInteger", "LpPool", "MaxPool")
 
 
@@ -416,10 +416,10 @@ class _Dynamic(Importer):
             reach = ((extent + (stride - 1)) // stride - 1) * stride + span
             known = isinstance(extent, int) or stride == 1
             total = max(reach - extent, 0) if isinstance(extent, int) else span - 1
-            pads.append(_halves(total, upper) if known else (0, 0))
-            around.append((0, 0) if known else _halves(total, upper))
+            pads.append(halves(total, upper) if known else (0, 0))
+            around.append((0, 0) if known else halves(total, upper))
             if not known:
-                begin = around[-1][0] - _halves(tirx.max(reach - extent, _int64(0)), upper)[0]
+                begin = around[-1][0] - halves(tirx.max(reach - extent, _int64(0)), upper)[0]
                 cuts[axis] = (begin, begin + reach)
         attrs = {name: value for name, value in attrs.items() if name != "auto_pad"}
         attrs["pads"] = tuple(pad for side in zip(*pads, strict=True) for pad in side)
@@ -522,12 +522,6 @@ class _Dynamic(Importer):
 
 def _broadcast(shape: Expr, number: Expr) -> Expr:
     return relax.op.broadcast_to(number, shape)
-
-
-def _halves(total: Any, upper: bool) -> tuple[Any, Any]:
-    """Return the padding in front and at the end; the larger half is at the end where ``upper`` says so."""
-    small = total // 2
-    return (small, total - small) if upper else (total - small, small)
 
 
 def _least(dtype: str) -> float:

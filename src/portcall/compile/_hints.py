@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import onnx
 
 from portcall.compile._checks import check_operators
 from portcall.compile._loops import inline_control
 from portcall.compile._model import fix_inputs, inputs_of, likely_shapes, shape_words, with_shapes
 from portcall.compile._rewriting import constant_words, deciding_inputs
 from portcall.compile._simplify import decompose
+from portcall.compile._weights import copied
 from portcall.errors import ModelError
 
 Model = Any
@@ -64,8 +64,7 @@ def _form(value: Any) -> str:
 
 def _with_constants(model: Model, values: Mapping[str, int | None]) -> Model:
     """Return a copy of the model with inputs that have values as constants."""
-    made = onnx.ModelProto()
-    made.CopyFrom(model)
+    made = copied(model)
     fix_inputs(made, {name: np.asarray(value) for name, value in values.items() if value is not None})
     return made
 

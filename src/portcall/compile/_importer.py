@@ -271,14 +271,18 @@ def _pads(x: Expr, window: Sequence[int], strides: list[int], dilations: list[in
     auto = auto.decode() if isinstance(auto, bytes) else auto
     if auto in ("NOTSET", "VALID"):
         return [int(each) for each in attrs.get("pads", ())] if auto == "NOTSET" else []
-    front, behind = [], []
+    pads = []
     for extent, size, stride, dilation in zip(list(x.ty.shape)[2:], window, strides, dilations, strict=True):
         turns = -(-int(extent) // stride)
         total = max(0, (turns - 1) * stride + (size - 1) * dilation + 1 - int(extent))
-        small = total // 2
-        front.append(small if auto == "SAME_UPPER" else total - small)
-        behind.append(total - front[-1])
-    return front + behind
+        pads.append(halves(total, auto == "SAME_UPPER"))
+    return [pad for side in zip(*pads, strict=True) for pad in side]
+
+
+def halves(total: Any, upper: bool) -> tuple[Any, Any]:
+    """Return the padding in front and at the end; the larger half is at the end where ``upper`` says so."""
+    small = total // 2
+    return (small, total - small) if upper else (total - small, small)
 
 
 def _product(bb: Any, inputs: list[Any], attrs: dict[str, Any]) -> Expr | None:

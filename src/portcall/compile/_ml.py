@@ -16,7 +16,7 @@ from onnx import helper, numpy_helper
 from portcall.compile._quantized import new_enough
 from portcall.compile._rewriting import ONNX_DOMAINS, Nodes, replace_operators
 from portcall.compile._trees import ML, TREES, write_trees
-from portcall.compile._weights import array_of
+from portcall.compile._weights import array_of, copied
 
 Array = Any
 Model = Any
@@ -50,8 +50,7 @@ def _with_opset(model: Model) -> Model:
     """Return a model that may have operators of ONNX."""
     if any(entry.domain in ONNX_DOMAINS for entry in model.opset_import):
         return model
-    changed = onnx.ModelProto()
-    changed.CopyFrom(model)
+    changed = copied(model)
     changed.opset_import.append(helper.make_opsetid("", _OPSET))
     return changed
 
@@ -68,8 +67,7 @@ def without_maps(model: Model) -> tuple[Model, list[str]]:
     has_maps = any(node.op_type == "ZipMap" and node.domain == ML for node in nodes)
     if not has_maps and not any(_is_text(value) for value in model.graph.output):
         return model, []
-    changed = onnx.ModelProto()
-    changed.CopyFrom(_with_opset(model))
+    changed = copied(_with_opset(model))
     outputs = {value.name: value for value in changed.graph.output}
     for node in changed.graph.node:
         if node.op_type == "ZipMap" and node.domain == ML:

@@ -21,6 +21,7 @@ from onnx.external_data_helper import ExternalDataInfo, load_external_data_for_m
 from portcall.compile._checks import ELEMENTS, ContradictionError, InvalidModelError, check_form, element_name
 from portcall.compile._ml import without_maps
 from portcall.compile._rewriting import Graph, name_of, shapes_inferred
+from portcall.compile._weights import copied
 from portcall.errors import ModelError
 
 Model = Any
@@ -124,8 +125,7 @@ def _with_unknown_extents(model: Model) -> Model:
 
     if not wrong(model.graph):
         return model
-    changed = onnx.ModelProto()
-    changed.CopyFrom(model)
+    changed = copied(model)
     for dim in wrong(changed.graph):
         dim.Clear()
     return changed
@@ -242,8 +242,7 @@ def bind_shapes(
 
 def with_shapes(model: Model, shapes: Mapping[str, Sequence[int]]) -> Model:
     """Return a copy of a model whose inputs have the shapes that are given."""
-    made = onnx.ModelProto()
-    made.CopyFrom(model)
+    made = copied(model)
     for value in made.graph.input:
         dims = value.type.tensor_type.shape.dim
         for dim, extent in zip(dims, shapes.get(value.name, ()), strict=False):
@@ -325,8 +324,7 @@ def infer_shapes(model: Model) -> Model:
     try:
         return shapes_inferred(model)
     except (shape_inference.InferenceError, onnx.checker.ValidationError) as error:
-        less = onnx.ModelProto()
-        less.CopyFrom(model)
+        less = copied(model)
         for value in (*less.graph.value_info, *less.graph.output):
             value.type.tensor_type.ClearField("shape")
         try:

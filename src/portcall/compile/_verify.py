@@ -27,7 +27,7 @@ from portcall.compile._quantized import is_quantized
 from portcall.compile._rewriting import Graph, attribute_of
 from portcall.compile._simplify import decompose, fold_constants
 from portcall.compile._target import Target
-from portcall.compile._weights import array_of, arrays_apart
+from portcall.compile._weights import array_of, arrays_apart, copied
 from portcall.errors import CompileError, DeviceError, ModelError, WrongResultsError
 from portcall.extras import install_command, is_there
 from portcall.graph import GraphModule, GraphModuleDebug
@@ -132,8 +132,7 @@ def verify_graph(
         constants: the inputs that it was compiled with, of which those that the model has are used.
     """
     shapes, types = executor.get_input_info()
-    proto = onnx.ModelProto()
-    proto.CopyFrom(load(model).model)
+    proto = copied(load(model).model)
     theirs = {value.name for value in inputs_of(proto)}
     fixed = {name: array for name, array in (constants or {}).items() if name in theirs}
     given = given_inputs(proto, {**fixed, **(inputs or {})})
@@ -367,8 +366,7 @@ def _session(model: Any) -> Callable[[Mapping[str, Array]], dict[str, Array]]:
     options.enable_cpu_mem_arena = False
     options.add_session_config_entry("session.disable_prepacking", "1")  # or it would have a copy of all weights
     names = [value.name for value in model.graph.output]
-    known = onnx.ModelProto()
-    known.CopyFrom(model)
+    known = copied(model)
     known.ir_version = min(model.ir_version, _KNOWN_IR)
     _without_saturation(known.graph)
     if _stops(known.graph):
@@ -394,8 +392,7 @@ def _session(model: Any) -> Callable[[Mapping[str, Array]], dict[str, Array]]:
 
 def _with_inputs(model: Any, names: Iterable[str]) -> bytes:
     """Return a model, in bytes, with some of its weights as inputs."""
-    made = onnx.ModelProto()
-    made.CopyFrom(model)
+    made = copied(model)
     weights = {tensor.name: tensor for tensor in made.graph.initializer}
     taken = {value.name for value in made.graph.input}
     made.graph.input.extend(
@@ -500,8 +497,7 @@ def _import_onnxruntime() -> Any:
 
 def _first_difference(executor: GraphModule, model: Any, feeds: Mapping[str, Array], tolerance: float) -> str:
     """Return the first node whose values the model does not have."""
-    every = onnx.ModelProto()
-    every.CopyFrom(decompose(model))
+    every = copied(decompose(model))
     del every.graph.output[:]
     names = dict.fromkeys(name for node in every.graph.node for name in node.output if name)
     every.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)

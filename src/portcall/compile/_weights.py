@@ -93,7 +93,7 @@ def without_weights(model: Model) -> Model:
 
 
 def copied(model: Model) -> Model:
-    """Return a copy: what onnxruntime gets is the model as it is, whatever is done to the other one."""
+    """Return a copy of a model, which may be changed."""
     made = onnx.ModelProto()
     made.CopyFrom(model)
     return made
