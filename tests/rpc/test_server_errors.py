@@ -236,7 +236,7 @@ def test_session_that_cannot_be_started_is_reported(
         return received[0]
 
     def start(descriptors: list[int]) -> SessionEnded:
-        process._start(StartSession(5, "/nowhere", "", "all", "me"), descriptors)
+        process._start(StartSession(5, "/nowhere", "", "all", "me", ""), descriptors)
         return report()
 
     def two() -> list[int]:

@@ -157,10 +157,10 @@ def test_link_closes_the_descriptors_of_a_refused_message() -> None:
             with pytest.raises(MessageError):
                 link.receive((PumpReady,))
         assert len(os.listdir("/proc/self/fd")) == before
-        socket.send_fds(peer, [encode(StartSession(1, "/d", "", "all", "me"))], [0, 1])
+        socket.send_fds(peer, [encode(StartSession(1, "/d", "", "all", "me", ""))], [0, 1])
         received = link.receive(ZYGOTE_ORDERS)
         assert received is not None
-        assert received[0] == StartSession(1, "/d", "", "all", "me")
+        assert received[0] == StartSession(1, "/d", "", "all", "me", "")
         assert len(received[1]) == 2
         for descriptor in received[1]:
             os.close(descriptor)

@@ -363,7 +363,8 @@ class Admission:
         features = ",".join(sorted(connection.features))
         user = f"{connection.peer}, lease {connection.fence}" if connection.fence else connection.peer
         user += f", certificate {connection.certificate}" if connection.certificate else ""
-        facts = (connection.number, directory, features, connection.certificate or "all", user)
+        reply = self._reply(connection).hex()
+        facts = (connection.number, directory, features, connection.certificate or "all", user, reply)
         descriptors = [connection.stream.fileno(), connection.progress]
         if connection.may_keep and self._options.capsules:
             verdict, connection.verdict = os.pipe()
@@ -377,13 +378,8 @@ class Admission:
         self._connections.end_after(connection, self._options.handshake_timeout)
         self._loop.guard(self.accept_clients)
 
-    def begin(self, connection: Connection) -> None:
-        """Its process is there: say to the client that it is let in."""
-        if connection.kill_reason is None:
-            self._guard(connection, self._serve)
-
-    def _serve(self, connection: Connection) -> None:
-        connection.enter(State.SERVING)
+    def _reply(self, connection: Connection) -> bytes:
+        """Return what says to a client that it is let in."""
         connection.secret = secrets.token_hex(16)
         options: dict[str, str] = {}
         if connection.peer_kind == "portcall":
@@ -392,7 +388,15 @@ class Admission:
             )
         if self._options.token:
             options["proof"] = _handshake.proof(self._options.token, "server", connection.transcript).hex()
-        self._send(connection, _handshake.server_reply(self._options.key, options))
+        return _handshake.server_reply(self._options.key, options)
+
+    def begin(self, connection: Connection) -> None:
+        """Its process is there, which says to the client that it is let in."""
+        if connection.kill_reason is None:
+            self._guard(connection, self._serve)
+
+    def _serve(self, connection: Connection) -> None:
+        connection.enter(State.SERVING)
         self._connections.end_after(connection, connection.limit or None)
         self._watch_end(connection, connection.stream)  # again: it may have left since
         limit = f", for at most {connection.limit:g} s" if connection.limit else ""

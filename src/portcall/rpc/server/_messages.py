@@ -52,6 +52,7 @@ class StartSession(Message):
         credential: a name for what the client showed: those with one name may see each other's files, if they know
             them.
         user: who the client is, in words.
+        reply: what ends the handshake, in hexadecimal digits: the worker sends it, before it answers anything.
     """
 
     descriptors: ClassVar[int] = 2
@@ -60,6 +61,7 @@ class StartSession(Message):
     features: str
     credential: str
     user: str
+    reply: str
 
 
 @dataclass(frozen=True)
@@ -177,7 +179,7 @@ class StartWorker(Message):
     Attributes:
         number: of the session.
         directory: the session's own, empty. The worker makes ``files`` in it, for what the client sends, and ``tmp``.
-        features, credential, user: as in StartSession.
+        features, credential, user, reply: as in StartSession.
         client: descriptor of the client's bytes in clear.
         progress: descriptor of the shared memory in which the supervisor reads how far the session is.
         parent: process id of the zygote. The worker ends with it.
@@ -190,6 +192,7 @@ class StartWorker(Message):
     features: str
     credential: str
     user: str
+    reply: str
     client: int
     progress: int
     parent: int

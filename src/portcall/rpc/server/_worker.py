@@ -4,6 +4,7 @@
 Rules:
 
 * The supervisor has let the client in before this process began, which never has the token or the key of TLS.
+* The client may have sent requests already: this process says itself that the client is let in, before its answers.
 * Whatever runs here may crash, hang or lie: every wait for it has a limit.
 """
 
@@ -115,6 +116,8 @@ def run_python_file(number: int, path: str) -> None:
 def run_session(start: StartWorker, options: ServerOptions, load: Callable[[], Offer], in_sandbox: bool = False) -> int:
     """Serve one client in this process, which the sandbox started, or not; return the exit code."""
     client = start.client
+    with contextlib.suppress(OSError):  # the client is gone, which the session notices
+        os.write(client, bytes.fromhex(start.reply))  # it fits into an empty buffer
     if start.verdict:
         from portcall.rpc.server._capsules import keep_session  # few sessions are kept
 

@@ -193,8 +193,8 @@ class Zygote:
             pipes += os.pipe()
             pipes += os.pipe()
             start = StartWorker(
-                number, order.directory, order.features, order.credential, order.user, client, progress, os.getpid(),
-                pipes[:2], pipes[2:], verdict,
+                number, order.directory, order.features, order.credential, order.user, order.reply, client,
+                progress, os.getpid(), pipes[:2], pipes[2:], verdict,
             )  # fmt: skip
             # A session's process starts what keeps it, or writes down its calls, before it is in its sandbox.
             in_sandbox = bool(self._options.sandbox and not (self._reason or verdict or self._options.audit))
