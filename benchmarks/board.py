@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measure the server without Python beside ``portcall serve``: size, memory, sessions, calls and copies.
+"""Measure the server without Python beside ``portcall serve``: size, memory, sessions, calls, copies, sandboxes.
 
 ``make bench-board`` runs this. Each time is taken in turn from both servers, in rounds, and is the least of them.
 """
@@ -99,19 +99,31 @@ def main() -> None:
         program = given.program or board.build_server(TARGET, Path(folder, "portcall-server"))
         print(f"size of one file                  {program.stat().st_size / 1e6:8.2f} MB   limit 1.2")
         address, pid = stack.enter_context(running(str(program)))
-        theirs, _ = stack.enter_context(running(sys.executable, "-m", "portcall", "serve"))
+        serve = (sys.executable, "-m", "portcall", "serve")
+        theirs, _ = stack.enter_context(running(*serve))
+        confined, _ = stack.enter_context(running(str(program), "--sandbox=best"))
+        also_confined, _ = stack.enter_context(running(*serve, "--sandbox=best"))
         keeper = children_of(pid)[0]
         print(f"memory of the server (RSS)        {megabytes(pid, 'Rss'):8.2f} MB   limit 3")
         print(f"  of its keeper, its own          {megabytes(keeper, 'Private_Dirty'):8.2f} MB")
         print(f"memory of a session (RSS)         {session_memory(address, pid):8.2f} MB   limit 2.5")
-        rows = [("open, first call, close", lambda: open_and_call(address), lambda: open_and_call(theirs), 1e3, "ms")]
         mine = stack.enter_context(rpc.connect(address))
         other = stack.enter_context(rpc.connect(theirs))
-        rows.append(("a call", lambda: call(mine), lambda: call(other), 1e6, "us"))
-        rows.append((f"a copy of {COPY >> 20} MiB and back", lambda: copy(mine), lambda: copy(other), 1e3, "ms"))
-        for name, first, second, factor, unit in rows:
+        opening = "open, first call, close"
+
+        def opened(address: str) -> Callable[[], float]:
+            return lambda: open_and_call(address)
+
+        rows: list[tuple[str, Callable[[], float], str, Callable[[], float], float, str]] = [
+            (opening, opened(address), "portcall serve", opened(theirs), 1e3, "ms"),
+            ("a call", lambda: call(mine), "portcall serve", lambda: call(other), 1e6, "us"),
+            (f"{COPY >> 20} MiB and back", lambda: copy(mine), "portcall serve", lambda: copy(other), 1e3, "ms"),
+            (f"{opening}, --sandbox", opened(confined), "without", opened(address), 1e3, "ms"),
+            ("  the same of portcall serve", opened(also_confined), "without", opened(theirs), 1e3, "ms"),
+        ]
+        for name, first, beside, second, factor, unit in rows:
             a, b = compare(first, second, given.rounds)
-            print(f"{name:<32}  {a * factor:8.2f} {unit}   portcall serve {b * factor:8.2f} {unit}   ratio {a / b:.2f}")
+            print(f"{name:<35}  {a * factor:8.2f} {unit}   {beside} {b * factor:8.2f} {unit}   ratio {a / b:.2f}")
 
 
 if __name__ == "__main__":
