@@ -232,6 +232,26 @@ def test_rules_write_the_kernels_of_any_number_of_rows(pattern: Callable[[], Pat
     assert "default" not in made.kernels
 
 
+def test_no_function_of_a_library_expects_that_its_tensors_share_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    import tvm
+    from tvm import tirx
+
+    said = {}
+
+    def compiled(module: Any, target: Any, relax_pipeline: Any) -> Any:
+        with target:
+            lowered = relax_pipeline(module).functions_items()
+        said.update({name.name_hint: f.attrs for name, f in lowered if isinstance(f, tirx.PrimFunc)})
+        return build(module, target=target, relax_pipeline=relax_pipeline)
+
+    build = tvm.compile
+    monkeypatch.setattr(tvm, "compile", compiled)
+    nodes, inputs, results, weights = heads()
+    compile.onnx(make(nodes, inputs, results, weights), check=False, runtime="vm")
+    assert "shape_func" in said
+    assert [name for name, attrs in said.items() if not attrs.get("tirx.noalias")] == []
+
+
 def test_hints_are_shapes_with_which_the_model_runs() -> None:
     rows = make([Node("Reshape", ["x", "shape"], ["y"])], {"x": ["n", 3, "h", "w"]}, ["y"],
                 {"shape": integers(-1, 3 * 48 * 320)})  # fmt: skip
