@@ -581,10 +581,10 @@ test-deploy-arm64: build $(SSHD) $(ARM64)/etc/debian_version ## `portcall deploy
 # Of one commit, with one set of tools and in any folder, the same files byte for byte. Jars are made where there is a JDK.
 .PHONY: release
 release: export SOURCE_DATE_EPOCH = $(shell git log -1 --format=%ct)
-release: ## the wheel, the sources, the npm packages, the jars, an SBOM and SHA256SUMS, in dist/: of a clean commit
+release: ## the wheels, the sources, the npm packages, the jars, an SBOM and SHA256SUMS, in dist/: of a clean commit
 	@test -z "$$(git status --porcelain)" || { echo "there are changes that are not committed" >&2; exit 1; }
 	rm -rf dist
-	$(MAKE) --no-print-directory wheel npm
+	$(MAKE) --no-print-directory wheel wheel-arm64 wheel-musl npm
 	$(PY) -m build --sdist --no-isolation --outdir dist
 	if [ -e $(JDK) ]; then $(MAKE) --no-print-directory java java-platforms && cp build/java/*.jar build/java/pom.xml dist; fi
 	$(PY) scripts/release.py dist
