@@ -64,10 +64,14 @@ def make_locked_folder(prefix: str, place: str | os.PathLike[str] = "") -> tuple
         Its path, and a descriptor that holds the lock until it is closed.
 
     Raises:
-        OSError: there is no such place, or no room in it.
+        OSError: there is no such place, or no room in it; its file is the place.
     """
+    place = os.fspath(place) or tempfile.gettempdir()
     while True:
-        folder = tempfile.mkdtemp(prefix=prefix, dir=place or None)
+        try:
+            folder = tempfile.mkdtemp(prefix=prefix, dir=place)
+        except OSError as error:
+            raise OSError(error.errno, f"no folder can be made there: {error.strerror}", place) from None
         with contextlib.suppress(FileNotFoundError):  # another process takes it for one that was left behind
             descriptor = os.open(folder, _FOLDER)
             if _lock(descriptor, True) and os.path.exists(folder):

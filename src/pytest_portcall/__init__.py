@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 FIXTURES = {"board", "remote", "bench"}
 PLACE, FIGURE = "portcall_board", "portcall_bench"  # properties of a test in the report, and in JUnit's XML
 BOARD = pytest.StashKey["Board"]()
+CONNECT, AGAIN = 10.0, 2.0  # seconds for a session to open; for one with a board that a moment ago was not there
+SILENT = {"unreachable", "no-session", "agent"}  # reasons of errors that take as long
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -45,6 +47,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    remote, farm, key = (config.getoption(f"portcall_{name}") for name in ("remote", "farm", "key"))
+    if remote and farm:
+        raise pytest.UsageError("--portcall-remote and --portcall-farm both say where to run: leave one out")
+    if farm and not key and not os.environ.get("PORTCALL_LEASE"):
+        raise pytest.UsageError("--portcall-farm needs --portcall-key, which says what to ask for")
     config.addinivalue_line("markers", "needs(constraint): what the board has to have, such as 'ram>=4GiB'; "
                             "the test is skipped on others (portcall)")  # fmt: skip
 
@@ -52,7 +59,8 @@ def pytest_configure(config: pytest.Config) -> None:
 class Board:
     """Where the tests of a run work: a server that was named, a place of a farm, or a server of the run's own.
 
-    A place that is lost is replaced when the next test asks for a session.
+    A place that is lost is replaced when the next test asks for a session. A server that does not answer is tried once
+    more; then it is given up, as is a farm that has no other place: each further session is an error at once.
     """
 
     def __init__(self, config: pytest.Config, stack: contextlib.ExitStack) -> None:
@@ -64,10 +72,11 @@ class Board:
         self._given = {
             "farm": config.getoption("portcall_farm"), "key": config.getoption("portcall_key"),
             "wait": parse_duration(config.getoption("portcall_wait")),
-            "connect_timeout": 10.0, "token_file": None, "tls_ca": None, "tls_cert": None,
+            "token_file": None, "tls_ca": None, "tls_cert": None,
         }  # fmt: skip
-        if self._address and self._given["farm"]:
-            raise pytest.UsageError("--portcall-remote and --portcall-farm both say where to run: leave one out")
+        self._silent = ""  # why the last session did not open in time
+        self._lost = False  # the last session was
+        self._given_up = ""  # why
         self._farm: Farm | None = None
         self._lease: Lease | None = None
         self._keys: tuple[str, ...] = ()
@@ -113,23 +122,49 @@ class Board:
         Raises:
             RPCError: the board is not there.
         """
-        from portcall.cli import _remote as commands
-        from portcall.errors import ConnectError, FarmError
+        from portcall.errors import ConnectError, RPCError
 
-        if self._farm is None or self._lease is None:
-            address, given = self._own or self._address, {**self._given, "key": "" if self._own else self._given["key"]}
-            with commands.open_session(address, given) as (remote, _):
+        if self._given_up:
+            raise ConnectError(f"given up after an earlier test: {self._given_up}", peer=self.name)
+        timeout = AGAIN if self._silent else CONNECT
+        with contextlib.ExitStack() as stack:
+            try:
+                remote = self._placed(stack, timeout) if self._farm is not None else self._served(stack, timeout)
+            except RPCError as error:
+                if error.reason in SILENT and self._silent:
+                    self._given_up = self._silent
+                self._silent = str(error) if error.reason in SILENT else ""
+                raise
+            self._silent = ""
+            try:
                 yield remote
-            return
-        options: dict[str, Any] = {"timeout": self._given["connect_timeout"], "on_output": _print}
+            finally:
+                self._lost = remote.closed
+
+    def _served(self, stack: contextlib.ExitStack, timeout: float) -> Session:
+        from portcall.cli import _remote as commands
+
+        given = {**self._given, "key": "" if self._own else self._given["key"], "connect_timeout": timeout}
+        session, _ = stack.enter_context(commands.open_session(self._own or self._address, given))
+        return session
+
+    def _placed(self, stack: contextlib.ExitStack, timeout: float) -> Session:
+        from portcall.cli import _remote as commands
+        from portcall.errors import ConnectError, FarmError, RPCError, SessionTimeoutError
+
+        assert self._farm is not None
+        assert self._lease is not None
         try:
-            remote = self._lease.session(**options)
-        except (ConnectError, FarmError):  # the board, or the lease, is gone
+            remote = self._lease.session(timeout=AGAIN if self._lost else timeout, on_output=_print)
+        except (ConnectError, FarmError, SessionTimeoutError):  # the board, or the lease, is gone
             self._lease.release()
-            self._lease, self._tags = commands.take_lease(self._farm, self._given, None), {}
-            remote = self._lease.session(**options)
-        with remote:
-            yield remote
+            try:
+                self._lease, self._tags = commands.take_lease(self._farm, self._given, None), {}
+            except RPCError as error:
+                self._given_up = str(error)
+                raise
+            remote = self._lease.session(timeout=timeout, on_output=_print)
+        return stack.enter_context(remote)
 
 
 def _tags_of(remote: Session) -> dict[str, Any]:
@@ -149,6 +184,15 @@ def _tags_of(remote: Session) -> dict[str, Any]:
     return {name: value for name, value in tags.items() if value is not None}
 
 
+@contextlib.contextmanager
+def _without_trace() -> Iterator[None]:
+    """Have an error say what it says, without our frames: it is about the board, or about how it was asked for."""
+    try:
+        yield
+    except Exception as error:
+        raise pytest.fail.Exception(f"{type(error).__name__}: {error}", pytrace=False) from None
+
+
 def _print(line: str, stream: str) -> None:
     """Let pytest show what the board printed with the output of the test."""
     print(line)
@@ -161,7 +205,8 @@ def _print(line: str, stream: str) -> None:
 def board(pytestconfig: pytest.Config) -> Iterator[Board]:
     """Where the tests of the run work: ``name``, ``tags``, ``session()``; see --portcall-remote and --portcall-farm."""
     with contextlib.ExitStack() as stack:
-        pytestconfig.stash[BOARD] = here = Board(pytestconfig, stack)
+        with _without_trace():
+            pytestconfig.stash[BOARD] = here = Board(pytestconfig, stack)
         yield here
         del pytestconfig.stash[BOARD]
 
@@ -173,7 +218,9 @@ def _scope(fixture_name: str, config: pytest.Config) -> Any:
 @pytest.fixture(scope=_scope)
 def remote(board: Board) -> Iterator[Session]:
     """A session with the board, for one test, or as long as --portcall-scope says."""
-    with board.session() as session:
+    with contextlib.ExitStack() as stack:
+        with _without_trace():
+            session = stack.enter_context(board.session())
         yield session
 
 
@@ -245,7 +292,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         return
     item.user_properties.append((PLACE, here.name))
     for marker in item.iter_markers("needs"):
-        if missing := here.missing(*marker.args):
+        with _without_trace():
+            missing = here.missing(*marker.args, **marker.kwargs)
+        if missing:
             pytest.skip(f"{here.name} has not {' & '.join(missing)}")
 
 

@@ -154,7 +154,7 @@ def test_place_of_a_new_lease_ends_what_is_left_of_older_ones(farm: RunningFarm)
     """The farm believes an agent that comes back without sessions; a key that was not used yet is none."""
     with board(farm), client(farm) as lab, client(farm, user="bob") as other:
         lease = lab.lease("k")
-        address, unused, _ = lease._route()
+        address, unused, _ = lease._route(None)
         with lease.session() as session:
             machine = session["portcall.rpc.machine"]
 

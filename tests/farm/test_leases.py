@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import portcall
-from farm.boards import board, client
+from farm.boards import board, client, process_board
 from farm.running import RunningFarm, running_farm
 from portcall import errors, rpc
 from portcall.cli._errors import explain
@@ -94,11 +94,21 @@ def test_lease_wait_that_ends_says_what_it_waited_for(farm: RunningFarm) -> None
 
 def test_lease_session_refuses_guessed_and_used_keys(farm: RunningFarm) -> None:
     with board(farm), client(farm) as lab, lab.lease("k") as lease:
-        address, key, _ = lease._route()
+        address, key, _ = lease._route(None)
         with rpc.connect(str(address), key=key, token=""):
             for wrong in (key, "k", "k:0.5", ""):
                 with pytest.raises(errors.KeyMismatchError):
                     rpc.connect(str(address), key=wrong, token="")
+
+
+def test_lease_session_keeps_its_timeout_while_the_board_is_away(farm: RunningFarm) -> None:
+    with process_board(farm, "b", "k") as process, client(farm) as lab, lab.lease("k") as lease:
+        lease.session().close()
+        process.kill()
+        farm.until(lambda: "b" not in farm.server.api.agents.here)
+        with pytest.raises(errors.ConnectError) as caught:
+            lease.session(timeout=0.05)
+        assert (caught.value.reason, caught.value.peer) == ("agent", "b")
 
 
 def test_lease_session_opens_again_after_a_loss_until_the_lease_ends(farm: RunningFarm, tmp_path: Path) -> None:

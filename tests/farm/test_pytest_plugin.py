@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import socket
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -75,6 +76,21 @@ def test_figure(bench, name):
 
 def test_arguments(bench, remote):
     bench("spins.so", "copy", remote.tensor(np.ones(2, "float32")), remote.empty((2,), "float32"), margin=9)
+"""
+
+
+SILENT = """
+import pytest
+
+@pytest.fixture(autouse=True)
+def less_patience(monkeypatch):
+    monkeypatch.setattr("pytest_portcall.CONNECT", 0.2)
+    monkeypatch.setattr("pytest_portcall.AGAIN", 0.1)
+
+def test_a(remote): pass
+def test_b(remote): pass
+def test_c(remote): pass
+def test_d(board): board.session().__enter__()
 """
 
 
@@ -177,6 +193,70 @@ def test_board_that_is_not_there_is_an_error_of_its_tests(tmp_path: Path) -> Non
     assert set(outcomes(found).values()) == {"error", "passed"}
     assert outcomes(found)["without_a_board"] == "passed"
     assert "ConnectError" in found["test_call"]["message"]
+
+
+def test_board_that_does_not_answer_is_tried_twice(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        host, port = silent.getsockname()
+        found = run(tmp_path, SILENT, "--portcall-remote", f"{host}:{port}")
+        silent.setblocking(False)
+        for _ in range(2):
+            silent.accept()[0].close()
+        with pytest.raises(BlockingIOError):
+            silent.accept()
+    assert outcomes(found) == {"a": "error", "b": "error", "c": "error", "d": "failure"}
+    assert "Error" in found["test_a"]["message"]
+    for name in ("test_c", "test_d"):
+        assert "given up" in found[name]["message"]
+        assert "within 0.2 s" in found[name]["message"]
+
+
+def test_full_server_is_not_given_up(tmp_path: Path) -> None:
+    with rpc.Server(max_sessions=1) as server, rpc.connect(server.address):
+        found = run(tmp_path, SILENT, "--portcall-remote", server.address)
+    assert all("queue" in facts["message"] and "given up" not in facts["message"] for facts in found.values())
+
+
+def test_farm_without_another_board_is_given_up(tmp_path: Path) -> None:
+    source = """
+import os, signal
+
+def test_a(remote, board):
+    os.kill(int(os.environ[board.name]), signal.SIGKILL)
+    while True:  # until the session has noticed
+        remote["runtime.NumThreads"]()
+
+def test_b(remote): pass
+def test_c(remote): pass
+"""
+    with running_farm() as farm, served(farm, "b1") as board:
+        words = ("--portcall-farm", f"{farm.host}:{farm.port}", "--portcall-key", "k", "--portcall-wait", "100ms")
+        found = run(tmp_path, source, *words, b1=str(board.pid))
+    assert outcomes(found) == {"a": "failure", "b": "error", "c": "error"}
+    assert "b1 is offline" in found["test_b"]["message"]
+    assert "given up" not in found["test_b"]["message"]
+    assert "given up" in found["test_c"]["message"]
+    assert "b1 is offline" in found["test_c"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("--portcall-remote=a:1", "--portcall-farm=b:1"), "leave one out"),
+        (("--portcall-farm=b:1",), "--portcall-key"),
+    ],
+)
+def test_options_that_do_not_fit_end_the_run(words: tuple[str, ...], text: str, tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match=text):
+        run(tmp_path, ORDINARY, *words)
+
+
+def test_marker_that_cannot_be_read_is_an_error_of_one_line(tmp_path: Path) -> None:
+    source = "import pytest\n@pytest.mark.needs('ram>>1')\ndef test_a(remote): pass\n"
+    source += "@pytest.mark.needs('os', 'arch')\ndef test_b(remote): pass\n"
+    found = run(tmp_path, source)
+    assert "ValueError: cannot read the constraint 'ram>>1'" in found["test_a"]["message"]
+    assert "TypeError" in found["test_b"]["message"]
 
 
 def test_place_that_dies_is_replaced_for_the_next_test(tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ def test_serve_reports_a_taken_port_and_port_end_tries_more() -> None:
         (["--load-library", "missing.so", "--port", "0"], "missing.so"),
         (["--tls-cert", "missing.pem", "--port", "0"], "o such file"),
         (["--token-file", "missing"], "missing"),
-        (["--work-dir", "/no/such/place", "--port", "0"], "/no/such/place"),
+        (["--work-dir", "/no/such/place", "--port", "0"], "'/no/such/place'"),
     ],
 )
 def test_serve_checks_its_options_before_it_listens(words: list[str], text: str) -> None:

@@ -108,6 +108,7 @@ REASONS: dict[str, tuple[str, str]] = {
         "the server was started without a token, or the address is that of another one",
         "check the address; for a server without a token leave out --token-file and PORTCALL_TOKEN",
     ),
+    "queue": ("its sessions are in use", "raise --connect-timeout"),
     "no-session": ("the server is busy, or the program there is not an RPC server", "raise --connect-timeout"),
     "expired": ("the server limits the time of a session", "on the server: a longer --session-timeout"),
     "disk": ("", "on the server: a larger --disk-limit"),

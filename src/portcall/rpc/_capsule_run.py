@@ -142,7 +142,7 @@ def run_capsule(
     if url:
         if debugger:
             raise ValueError("a debugger is for a process here, not for a server")
-        how = Opening(lambda: (parse_address(url), key, tls), url, token or os.environ.get("PORTCALL_TOKEN", ""))
+        how = Opening(lambda _: (parse_address(url), key, tls), url, token or os.environ.get("PORTCALL_TOKEN", ""))
         wanted = contents.facts.get("features")
         features = {name for name in wanted if isinstance(name, str)} if isinstance(wanted, list) else set()
         descriptor, ask = connect_raw(how, timeout, features)

@@ -187,7 +187,7 @@ def connect_without(
     rare = options or ConnectOptions()
     tunnel = Tunnel(address, timeout, rare.heartbeat or SILENCE) if address.ssh or address.adb else None
     how = Opening(
-        lambda: (tunnel.address() if tunnel else address, key, tls), rare.name or str(address),
+        lambda _: (tunnel.address() if tunnel else address, key, tls), rare.name or str(address),
         "" if tunnel else read_token(token), session_timeout, constructor_args,
         rare.on_wait, rare.record, rare.heartbeat, features, stop,
         rare.capsule, rare.capsule_limit, rare.server_capsule,
@@ -207,7 +207,7 @@ def connect_without(
     return session
 
 
-Where = Callable[[], tuple[Address, str, TLSOptions | None]]
+Where = Callable[[float | None], tuple[Address, str, TLSOptions | None]]
 
 
 @dataclass(frozen=True)
@@ -215,7 +215,7 @@ class Opening:
     """How to open a session, and another one in its place.
 
     Attributes:
-        where: returns the address, the key and the options of TLS.
+        where: returns the address, the key and the options of TLS, within so many seconds; None for no limit.
         without: extensions that the client does not offer.
         secret: the token; empty for none.
         stop: ends it from another thread.
@@ -238,11 +238,12 @@ class Opening:
 
     def open(self, timeout: float | None, reads_output: bool) -> Opened:
         """Open a session within ``timeout`` seconds; the errors are those of ``connect``."""
-        address, key, tls = self.where()
-        start = time.perf_counter()
         deadline = Deadline(self.name, timeout, self.on_wait)
+        address, key, tls = self.where(timeout)
+        start = time.perf_counter()
         deadline.wait_for("the connection")
-        sock = open_socket(address, timeout, tls, self.heartbeat)
+        left = deadline.remaining()
+        sock = open_socket(address, left if left is None else max(round(left, 1), 0.1), tls, self.heartbeat)
         with self.stop.cutting(sock) if self.stop else contextlib.nullcontext():
             return self._open_over(sock, deadline, address, key, tls, reads_output, start)
 
@@ -380,8 +381,8 @@ def connect_raw(
         ConnectError: the server lacks one of these features.
         The others are those of ``connect``.
     """
-    address, key, tls = how.where()
     deadline = Deadline(how.name, timeout, None)
+    address, key, tls = how.where(timeout)
     sock = open_socket(address, timeout, tls, 0)
     try:
         hello = _handshake.client_hello(key, nonce=_handshake.new_nonce(), features=features)
@@ -486,7 +487,7 @@ def _read_reply(
             return message
         if message is not None:
             queue.start()
-            deadline.wait_for(without_escapes(message.text))
+            deadline.wait_for(without_escapes(message.text), "queue")
 
 
 def _proof_is_wanted(reply: _handshake.Hello, secret: str, peer: str) -> bool:

@@ -24,7 +24,7 @@ class Deadline:
             raise ValueError(f"invalid timeout {timeout!r} (must be 0-{MOST_SECONDS:g} seconds, or None)")
         self.peer = peer
         self.timeout = timeout
-        self.waiting_for = "the connection"
+        self.waiting_for, self._reason = "the connection", "no-session"
         self._until = None if timeout is None else time.monotonic() + timeout
         self._on_wait = on_wait
 
@@ -44,11 +44,11 @@ class Deadline:
     def timeout_error(self) -> errors.SessionTimeoutError:
         text = f"{self.peer}: no session within {self.timeout:g} s; waited for: {self.waiting_for}"
         hint = "raise timeout= to wait longer"
-        return errors.SessionTimeoutError(text, peer=self.peer, reason="no-session", hint=hint)
+        return errors.SessionTimeoutError(text, peer=self.peer, reason=self._reason, hint=hint)
 
-    def wait_for(self, what: str) -> None:
-        """Say what is waited for from now on."""
-        self.waiting_for = what
+    def wait_for(self, what: str, reason: str = "no-session") -> None:
+        """Say what is waited for from now on, and the ``reason`` of an error if that takes too long."""
+        self.waiting_for, self._reason = what, reason
         if self._on_wait:
             self._on_wait(what)
 

@@ -180,7 +180,7 @@ class Farm:
             lease = self.lease(key, priority=max(-10.0, min(10.0, priority - 1)), limit=session_timeout)
             try:
                 session = lease.session(constructor_args=session_constructor_args)
-            except ConnectError:
+            except (ConnectError, SessionTimeoutError):
                 lease.release()
                 if attempt == max_retry:
                     raise
@@ -385,11 +385,16 @@ class Lease:
                 if not may_be_old:
                     raise  # the key of the grant may be from before a restart of the farm; another one is not
 
-    def _route(self) -> tuple[Address, str, TLSOptions | None]:
+    def _route(self, timeout: float | None) -> tuple[Address, str, TLSOptions | None]:
         with self._lock:
             view, key, self._unused_key = self._view, self._unused_key, ""
             if not key:
-                view = self._ask("session", hold=HOLD)
+                try:
+                    view = self._ask("session", hold=HOLD if timeout is None else min(HOLD, timeout))
+                except FarmError as error:
+                    if error.reason != "agent":
+                        raise
+                    raise ConnectError(str(error), peer=self.place, reason="agent") from None
                 key = view["key"]
         if view["port"]:
             return Address(view["host"], view["port"]), key, None
