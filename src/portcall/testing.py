@@ -122,10 +122,11 @@ def replay(path: str | os.PathLike[str]) -> Replay:
 def read_capsule(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Return the facts of a session that ``ConnectOptions(capsule=folder)`` kept: ``peer``, ``time``, ``message``,
     ``call`` (the function and the types of its arguments), ``signal``, ``stderr``, ``files`` (their sizes and SHA-256),
-    ``features``, and ``incomplete``, which says why it cannot be run again, if so.
+    ``features``, ``size`` (bytes of what was sent and answered). ``incomplete`` says why it cannot be run again, if so,
+    and ``damaged`` why the file is not what was kept.
 
     Raises:
-        ValueError: the file is no capsule, or is damaged.
+        ValueError: the file is no capsule, or its facts are damaged.
     """
     from portcall.rpc._capsule_run import read_capsule
 

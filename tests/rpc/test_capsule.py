@@ -18,6 +18,7 @@ from click.testing import CliRunner
 
 from portcall import errors, rpc, testing, toolchain
 from portcall.cli import cli
+from portcall.rpc import _capsule_run
 from portcall.rpc.client._capsule import FIRST_LINE, Capsule
 from rpc.serving import Serving
 
@@ -100,6 +101,21 @@ def test_capsule_commands_show_and_run(server: Serving, library: Path, tmp_path:
     assert (code, json.loads(text)["error"]["kind"]) == (1, "FileNotFoundError")
 
 
+@pytest.mark.parametrize("cut", ["in a frame", "between frames"])
+def test_capsule_that_was_cut_off_shows_what_is_left(cut: str, server: Serving, library: Path, tmp_path: Path) -> None:
+    crash(server, library, tmp_path)
+    (path,) = tmp_path.iterdir()
+    frames = _capsule_run.read_capsule(path).frames
+    end = frames.end - len([frame for _, frame in frames][-1]) - 1
+    os.truncate(path, end + (cut == "in a frame"))
+    done = CliRunner().invoke(cli, ["capsule", "show", str(path)])
+    assert (done.exit_code, "crash_at(float32[5], int)" in done.stdout, "cut off" in done.stderr) == (1, True, True)
+    done = CliRunner().invoke(cli, ["capsule", "show", str(path), "--json"])
+    assert (done.exit_code, json.loads(done.stdout)["signal"]) == (1, "SIGSEGV")
+    with pytest.raises(ValueError, match="cut off"):
+        testing.run_capsule(path)
+
+
 def test_capsule_gives_a_debugger_no_names_of_its_own_descriptors(
     server: Serving, library: Path, tmp_path: Path
 ) -> None:
@@ -155,7 +171,7 @@ def test_capsule_that_is_no_file_or_without_end_is_an_error(kind: str, tmp_path:
         path.write_bytes(FIRST_LINE + b"{}\n")
         os.truncate(path, 40 << 30)  # more than fits into memory
     with pytest.raises(ValueError, match="capsule"):
-        testing.read_capsule(kind if kind.startswith("/") else path)
+        testing.run_capsule(kind if kind.startswith("/") else path)
 
 
 def test_capsule_that_no_longer_crashes_says_so(server: Serving, library: Path, tmp_path: Path) -> None:

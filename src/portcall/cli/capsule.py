@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from portcall.cli._command import Command, Group, read_limit
-from portcall.cli._errors import CRASH
+from portcall.cli._errors import CRASH, USER_ERROR, CommandError
 from portcall.cli._output import print_facts, print_json, print_line
 from portcall.cli._remote import read_token_file, session_options
 from portcall.cli._store import NAME, Remote, read_remotes
@@ -27,14 +27,16 @@ BACKTRACE = "gdb --batch -iex 'set debuginfod enabled off' -ex run -ex bt --args
 
 @click.command("show", cls=Command, examples=SHOW)
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
-def show(file: str, json_to: str | None) -> None:
+@click.pass_context
+def show(ctx: click.Context, /, file: str, json_to: str | None) -> None:
     """Function, types of arguments, signal, stderr, files with their SHA-256."""
     from portcall import testing
 
     facts = testing.read_capsule(file)
+    damaged = facts.get("damaged", "")
     if json_to is not None:
         print_json(facts, json_to)
-        return
+        ctx.exit(USER_ERROR if damaged else 0)
     files = facts.pop("files", None)
     rows = [(name, str(value)) for name, value in facts.items() if value and name != "message"]
     if isinstance(files, dict):
@@ -42,6 +44,8 @@ def show(file: str, json_to: str | None) -> None:
             (f"file {name}", str(each.get("sha256", ""))) for name, each in files.items() if isinstance(each, dict)
         ]
     print_facts(rows or [("facts", "none")])
+    if damaged:
+        raise CommandError(f"the capsule '{file}' is damaged: {damaged}", "", "copy it again; it cannot be run")
 
 
 @click.command("run", cls=Command, examples=EXAMPLES)

@@ -26,13 +26,14 @@ from typing import Any
 from portcall import errors
 from portcall.rpc._popen import _CHILD
 from portcall.rpc._replay import code_of
-from portcall.rpc.client._capsule import FIRST_LINE
+from portcall.rpc.client._capsule import FIRST_LINE, SIZE
 from portcall.rpc.client._connect import Opening, connect_raw
 from portcall.rpc.client._record import FrameCutter
 from portcall.rpc.server._directories import delete_tree
 from portcall.rpc.wire._address import parse_address
 from portcall.rpc.wire._tls import TLSOptions
 
+DAMAGED = "damaged"
 _OUTPUT, _SHUTDOWN = 32, 1
 _MOST_FACTS = 1 << 20
 _EXIT_TIMEOUT = 5.0
@@ -67,8 +68,9 @@ class Contents:
     """What is in a capsule.
 
     Attributes:
-        facts: of the session and its end; text of the server is printable.
-        frames: whether the client sent it, and the frame.
+        facts: of the session and its end; text of the server is printable. ``damaged`` says what is wrong with the
+            rest, if anything is.
+        frames: whether the client sent it, and the frame; to the first that is not whole.
     """
 
     facts: dict[str, Any]
@@ -78,34 +80,35 @@ class Contents:
 class Frames:
     """The frames of a capsule, which stay in the file: there may be millions.
 
-    Raises:
-        ValueError: they are damaged.
+    Attributes:
+        begin, end: where they are in the file; before the first that is not whole.
     """
 
-    def __init__(self, name: str, data: memoryview, begin: int) -> None:
-        self._data, self._begin = data, begin
+    def __init__(self, data: memoryview, begin: int) -> None:
+        self._data, self.begin = data, begin
         while begin < len(data):
             size = 8 + int.from_bytes(data[begin + 1 : begin + 9], "little")
             if data[begin] > 1 or begin + 1 + size > len(data) or size < _LEAST_FRAME:
-                raise ValueError(f"the capsule '{name}' is damaged at byte {begin}: a whole frame is expected")
+                break
             begin += 1 + size
+        self.end = begin
 
     def __iter__(self) -> Iterator[tuple[bool, memoryview]]:
-        begin = self._begin
-        while begin < len(self._data):
+        begin = self.begin
+        while begin < self.end:
             end = begin + 9 + int.from_bytes(self._data[begin + 1 : begin + 9], "little")
             yield self._data[begin] == 0, self._data[begin + 1 : end]
             begin = end
 
     def __bool__(self) -> bool:
-        return self._begin < len(self._data)
+        return self.begin < self.end
 
 
 def read_capsule(path: str | os.PathLike[str]) -> Contents:
     """Read a capsule.
 
     Raises:
-        ValueError: it is none, or is damaged.
+        ValueError: it is none, or its facts are damaged.
     """
     name, data = os.fspath(path), _mapped(path)
     if data[: len(FIRST_LINE)] != FIRST_LINE:
@@ -117,7 +120,13 @@ def read_capsule(path: str | os.PathLike[str]) -> Contents:
         facts = None
     if not end or not isinstance(facts, dict):
         raise ValueError(f"the capsule '{name}' is damaged: a line of JSON with facts is expected")
-    return Contents(facts, Frames(name, data, len(FIRST_LINE) + len(line) + 1))
+    frames = Frames(data, len(FIRST_LINE) + len(line) + 1)
+    size, there = facts.get(SIZE), len(data) - frames.begin
+    if isinstance(size, int) and there < size:
+        facts[DAMAGED] = f"it is cut off: {there} bytes of requests and answers are there, of {size}"
+    elif frames.end < len(data):
+        facts[DAMAGED] = f"a whole frame is expected at byte {frames.end}"
+    return Contents(facts, frames)
 
 
 def _mapped(path: str | os.PathLike[str]) -> memoryview:
@@ -137,6 +146,8 @@ def run_capsule(
 ) -> CapsuleRun:  # fmt: skip
     """Do again what the client of a session did that crashed. As ``portcall.testing.run_capsule``."""
     contents = read_capsule(path)
+    if why := contents.facts.get(DAMAGED):
+        raise ValueError(f"the capsule '{os.fspath(path)}' is damaged: {why}")
     if why := contents.facts.get("incomplete") or ("" if contents.frames else "there are none"):
         raise ValueError(f"'{os.fspath(path)}' has no requests to run: {why}")
     if url:

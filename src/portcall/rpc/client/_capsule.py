@@ -22,6 +22,7 @@ from portcall import errors
 from portcall.errors import printable
 
 FIRST_LINE = b"portcall capsule 1\n"
+SIZE = "size"  # the fact that says how many bytes the frames have
 _PUMP_ENDS = 5.0  # seconds; the connection is gone by then
 
 
@@ -116,7 +117,9 @@ class Capsule:
         handle, path = tempfile.mkstemp(".part" if name else ".capsule", prefix, self._folder)  # for this user alone
         try:
             with open(handle, "wb") as file:
-                file.write(FIRST_LINE + json.dumps({**facts, "incomplete": self._why}).encode() + b"\n")
+                size = 0 if self._why else self._frames.seek(0, os.SEEK_END)
+                facts = {**facts, "incomplete": self._why, SIZE: size}
+                file.write(FIRST_LINE + json.dumps(facts).encode() + b"\n")
                 if not self._why:
                     self._frames.seek(0)
                     shutil.copyfileobj(self._frames, file)
