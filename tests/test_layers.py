@@ -70,9 +70,10 @@ HOUSE = [
     ("vm", "_types _profile _weights", "_executable _values", "_misfits", "_cache _machine", "_language", "__init__"),
     (
         "compile",
-        "_options _target _math _writer _program _weights _gates",
+        "_options _target _math _writer _program _weights",
         "_rewriting _shapes",
-        "_bytes _quantized _recurrent _trees _topk",
+        "_bytes _quantized _trees _topk _steps",
+        "_recurrent",
         "_ml",
         "_checks",
         "_model",

@@ -15,6 +15,7 @@ from portcall.compile import _dynamic, _verify, _vm
 from portcall.compile._importer import import_model
 from portcall.compile._program import is_constant
 from portcall.compile._rewriting import Graph, shapes_inferred
+from portcall.compile._target import Target, find_target
 from portcall.compile._weights import apart, array_of, arrays_apart, forget_all_but, is_apart, without_weights
 
 SHAPE = (256, 128)
@@ -82,9 +83,9 @@ def test_a_model_for_the_relax_vm_is_compiled_and_compared_with_its_weights_besi
 ) -> None:
     light: list[bool] = []
 
-    def import_dynamic(model: onnx.ModelProto, **words: Any) -> object:
+    def import_dynamic(model: onnx.ModelProto, target: Target, **words: Any) -> object:
         light.extend(is_apart(tensor) for tensor in model.graph.initializer if tensor.name == "w")
-        return _dynamic.import_dynamic(model, **words)
+        return _dynamic.import_dynamic(model, target, **words)
 
     monkeypatch.setattr(_vm, "import_dynamic", import_dynamic)
     made = portcall.compile.onnx(a_model("rows"), runtime="vm")
@@ -101,7 +102,7 @@ def test_weights_are_borrowed_while_a_graph_is_compiled_and_checked() -> None:
     with apart():
         light = without_weights(a_model())
         found: list[Any] = []
-        relax.analysis.post_order_visit(import_model(light, shapes)["main"], found.append)
+        relax.analysis.post_order_visit(import_model(light, shapes, find_target("native"))["main"], found.append)
         constants = [np.from_dlpack(each.value) for each in found if is_constant(each)]
         weights = array_of(light.graph.initializer[0])
         assert [np.shares_memory(each, weights) for each in constants if each.shape == SHAPE] == [True]

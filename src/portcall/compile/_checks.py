@@ -13,7 +13,6 @@ from tvm.relax.frontend.onnx import onnx_frontend
 
 from portcall.compile._ml import OPERATORS as OF_ML
 from portcall.compile._quantized import OPERATORS
-from portcall.compile._recurrent import RECURRENT
 from portcall.compile._rewriting import (
     ONNX_DOMAINS,
     constant_words,
@@ -22,6 +21,7 @@ from portcall.compile._rewriting import (
     name_of,
     opset_of,
 )  # fmt: skip
+from portcall.compile._steps import GATES
 from portcall.compile._trees import ML
 from portcall.compile._weights import array_of, is_apart
 from portcall.errors import ModelError
@@ -256,7 +256,7 @@ def _graph_words(problems: Sequence[str]) -> str:
 
 def supported() -> set[str]:
     """Return the operators that can be imported for a graph."""
-    return (set(onnx_frontend._get_convert_map()) | OPERATORS | set(RECURRENT) | {"CumProd"}) - set(_NOT_IN_GRAPHS)
+    return (set(onnx_frontend._get_convert_map()) | OPERATORS | set(GATES) | {"CumProd"}) - set(_NOT_IN_GRAPHS)
 
 
 def _functions(model: Model) -> set[tuple[str, str]]:
@@ -268,7 +268,7 @@ def _flaws(model: Model, graph: bool) -> Iterator[str]:
     for value in model.graph.output:
         if graph and value.name in inputs:
             yield f"result '{value.name}': it is an input, too, which it cannot be in a graph"
-    known = supported() if graph else {"If", *onnx_frontend._get_convert_map()}
+    known = supported() if graph else {"If", *GATES, *onnx_frontend._get_convert_map()}
     functions = _functions(model)
     for number, node in enumerate(model.graph.node):
         if (node.domain, node.op_type) in functions:

@@ -27,8 +27,12 @@ def schedule(function: Any, target: Target, parallel: bool) -> Any:
 def schedule_open(function: Any) -> Any:
     """Return a function whose extents are not known, with its sums over the result's last axis.
 
-    What is summed up is read in the order in which it lies, and LLVM makes vectors of the innermost loop.
+    What is summed up is read in the order in which it lies, and LLVM makes vectors of the innermost loop. A
+    kernel that is written already stays as it is.
     """
+    known = written(function, parallel=False)
+    if known is not None:
+        return known
     return _with_stages(function, _sum_along)
 
 

@@ -32,6 +32,8 @@ from portcall.compile._shapes import (
     product,
     reshaped,
 )
+from portcall.compile._steps import STEPS
+from portcall.compile._target import Target
 
 Expr = Any
 _RESHAPE = "vm.builtin.reshape"  # TVM's memory planner knows that its result lies where its argument does
@@ -48,7 +50,7 @@ _SAME = (b"SAME_UPPER", b"SAME_LOWER", "SAME_UPPER", "SAME_LOWER")
 _WINDOWS = ("AveragePool", "Conv", "ConvInteger", "LpPool", "MaxPool")
 
 
-def import_dynamic(model: Any, *, named: bool = True, labels: Labels | None = None) -> Any:
+def import_dynamic(model: Any, target: Target, *, named: bool = True, labels: Labels | None = None) -> Any:
     """Return an ONNX model, whose shapes need not be fixed, as a module of Relax.
 
     Parameters:
@@ -61,7 +63,7 @@ def import_dynamic(model: Any, *, named: bool = True, labels: Labels | None = No
     if named:
         check_values(Graph(infer_shapes(model)))
     importer = _Dynamic({}, "float32", False, False)
-    importer.named, importer.labels = named, labels
+    importer.named, importer.labels, importer.target = named, labels, target
     importer.own = {name: OWN[name] for name in _OWN}
     return run_importer(importer, model)
 
@@ -166,7 +168,17 @@ class _Dynamic(Importer):
             made[:] = self._aligned(list(inputs))
         if op == "Concat":
             made[:] = self._aligned(list(inputs), int(attrs.get("axis", 0)))
+        if op == STEPS:
+            made[:] = self._of_one_batch(list(inputs))
         return made
+
+    def _of_one_batch(self, inputs: list[Expr]) -> list[Expr]:
+        """Return the inputs of a recurrent layer, whose states and lengths are those of as many rows as it has."""
+        batch = (shape_of(inputs[0]) or [None] * 2)[1]
+        for place, each in enumerate(inputs[4:], 4):
+            if each is not None and batch is not None:
+                inputs[place] = self._cast(each, [batch, *(shape_of(each) or [])[1:]])
+        return inputs
 
     def _aligned(self, operands: list[Expr], but: int | None = None) -> list[Expr]:
         """Let extents of operands that cannot be compared be the same: that is seen to when the model runs."""

@@ -20,10 +20,11 @@ from onnx import NodeProto, helper
 from tvm import relax, tirx
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter, onnx_input
 
-from portcall.compile._gates import GATES, gates_function
 from portcall.compile._labels import Labels
 from portcall.compile._program import is_constant
 from portcall.compile._rewriting import opset_of
+from portcall.compile._steps import OPTIONAL, STEPS, Layer, steps_kernel
+from portcall.compile._target import Target
 from portcall.compile._topk import topk_kernel
 from portcall.compile._trees import AGGREGATES, TREE_SUMS, tree_kernel
 from portcall.compile._weights import array_of, is_apart
@@ -44,7 +45,7 @@ class RefusedError(ValueError):
 
 
 def import_model(
-    model: Any, shapes: Mapping[str, Sequence[int]], *, own: bool = True, labels: Labels | None = None
+    model: Any, shapes: Mapping[str, Sequence[int]], target: Target, *, own: bool = True, labels: Labels | None = None
 ) -> Any:
     """Return an ONNX model as a module of Relax, with its weights as constants.
 
@@ -57,7 +58,7 @@ def import_model(
     """
     importer = Importer({name: list(shape) for name, shape in shapes.items()}, "float32", False, False)
     importer.own = OWN if own else {}
-    importer.labels = labels
+    importer.target, importer.labels = target, labels
     importer.types = _types_of(model)
     return run_importer(importer, model)
 
@@ -82,6 +83,7 @@ def run_importer(importer: Importer, model: Any) -> Any:
 class Importer(ONNXGraphImporter):  # type: ignore[misc]
     own: Mapping[str, Callable[[Any, list[Any], dict[str, Any]], Any]] = {}
     labels: Labels | None = None
+    target: Target  # which kernels that are written here are for
     result = ""  # that of the node that is imported
     types: Mapping[str, str] = {}  # of results, as ONNX has them
 
@@ -106,6 +108,7 @@ class Importer(ONNXGraphImporter):  # type: ignore[misc]
         with refused_node(op_name, attrs):
             name = self.variable()
             made = convert(self.bb, list(inputs), attrs) if convert is not None else None
+            made = self._steps(list(inputs), attrs) if op_name == STEPS else made
             made = _of_each(op_name, list(inputs), attrs) if made is None else made
             if made is not None:
                 return self.bb.emit(made, name)
@@ -126,6 +129,28 @@ class Importer(ONNXGraphImporter):  # type: ignore[misc]
                 made = self.bb.normalize(relax.op.astype(self.bb.emit(made), kind))
             is_tensor = isinstance(made, relax.Call) and isinstance(made.ty, relax.TensorType)
             return self.bb.emit(made, name) if name and is_tensor else made
+
+    def _steps(self, inputs: list[Any], attrs: dict[str, Any]) -> Expr:
+        """Return all states of a recurrent layer, and the last ones."""
+        x, r, *others = inputs
+        names = [name.decode() if isinstance(name, bytes) else name for name in (attrs["kind"], *attrs["functions"])]
+        words = [{"alpha": a, "beta": b} for a, b in zip(attrs["alpha"], attrs["beta"], strict=True)]
+        layer = Layer(
+            names[0], int(attrs["size"]), list(zip(names[1:], words, strict=True)), bool(attrs["turned"]),
+            float(attrs["clip"]), bool(attrs["coupled"]), bool(attrs["linear"]),
+        )  # fmt: skip
+        given = {name: each for name, each in zip(OPTIONAL, others, strict=True) if each is not None}
+        shape = list(x.ty.shape)
+        steps, batch = (int(extent) if isinstance(extent, tirx.IntImm) else None for extent in shape[:2])
+        dtype = str(x.ty.dtype)
+        kernel = steps_kernel(layer, steps, batch, dtype, [*given], self.target)
+        packed = relax.const(layer.packed(r.value.numpy(), self.target), dtype)
+        states = [([shape[0], 1, shape[1], layer.size], dtype), *[([1, shape[1], layer.size], dtype)] * 2]
+        results = states[: 3 if layer.kind == "LSTM" else 2]
+        made = self.bb.emit(
+            _call(self.bb, kernel, f"{layer.kind.lower()}_steps", [x, packed, *given.values()], results)
+        )
+        return relax.Tuple([self.bb.emit(relax.TupleGetItem(made, k)) for k in range(len(results))])
 
 
 @contextlib.contextmanager
@@ -514,13 +539,6 @@ def _tree_sums(bb: Any, inputs: list[Any], attrs: dict[str, Any]) -> Expr:
     return _call(bb, kernel, "trees", inputs, [((rows, targets), inputs[0].ty.dtype)])
 
 
-def _gates(bb: Any, inputs: list[Any], attrs: dict[str, Any]) -> Expr:
-    """Return a state of a recurrent layer."""
-    kind, batch, size = attrs["kind"], int(attrs["batch"]), int(attrs["size"])
-    kind = kind.decode() if isinstance(kind, bytes) else kind
-    return _call(bb, gates_function(kind, batch, size), f"gates_{kind}", inputs, [((batch, size), "float32")])
-
-
 def _topk(bb: Any, inputs: list[Any], attrs: dict[str, Any]) -> Expr | None:
     """Return the best values and their places; TVM's importer calls its own library for them."""
     extents = getattr(inputs[0].ty, "shape", None)
@@ -553,7 +571,7 @@ def _products_so_far(bb: Any, inputs: list[Any], attrs: dict[str, Any]) -> Expr:
     return relax.op.flip(bb.emit(made), place) if turned else made
 
 
-def _call(bb: Any, kernel: Any, name: str, inputs: list[Any], results: list[tuple[Sequence[int], Any]]) -> Expr:
+def _call(bb: Any, kernel: Any, name: str, inputs: list[Any], results: Sequence[tuple[Sequence[Any], Any]]) -> Expr:
     """Return a call of a function of TVM's that is a kernel."""
     types = [relax.TensorType(shape, dtype) for shape, dtype in results]
     function = bb.add_func(kernel, name)
@@ -576,7 +594,6 @@ OWN: Mapping[str, Callable[[Any, list[Any], dict[str, Any]], Any]] = {
     "Min": _smallest,
     "Cast": _cast,
     TREE_SUMS: _tree_sums,
-    GATES: _gates,
     "Clip": _clipped,
     "TopK": _topk,
     "Pow": _power,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write operators of Relax as loops: each kind of call once, however often a model has it, as in a recurrent layer."""
+"""Write operators of Relax as loops: each kind of call once, however often a model has it, as in loops."""
 
 from __future__ import annotations
 

@@ -10,11 +10,11 @@ import numpy as np
 from onnx import helper
 
 from portcall.compile._branches import copied, inline_branches
-from portcall.compile._recurrent import MOST_STEPS
 from portcall.compile._rewriting import Graph, attribute_of, inferred, refusal, refusing
 from portcall.compile._simplify import fold_constants
 
 Model = Any
+MOST_TURNS = 512
 _ROUNDS = 64  # loops in loops
 _AXES_ARE_INPUTS = 13  # since which opset those of Unsqueeze are
 
@@ -24,7 +24,7 @@ def inline_control(model: Model) -> Model:
     """Return the model without the Ifs and loops that are not needed.
 
     A loop is written out if the number of its turns, and its condition after each, depend on constants and fixed shapes
-    alone, for at most ``MOST_STEPS`` turns.
+    alone, for at most ``MOST_TURNS`` turns.
     """
     for _ in range(_ROUNDS):
         model = inline_branches(model)
@@ -52,12 +52,12 @@ def _loop(graph: Graph, node: Any) -> list[Any] | None:
     given = [graph.constants.get(name) if name else np.array(True) for name in [*node.input, ""][:2]]
     if given[0] is None or given[1] is None:
         return None
-    turns = int(given[0].reshape(-1)[0]) if node.input[0] else MOST_STEPS + 1
+    turns = int(given[0].reshape(-1)[0]) if node.input[0] else MOST_TURNS + 1
     goes_on = bool(given[1].reshape(-1)[0])
     first, iteration, condition = list(node.input[2:]), *(value.name for value in body.input[:2])
     states, rows, nodes, turn = first, [], [], 0
     while goes_on and turn < turns:
-        if turn == MOST_STEPS:
+        if turn == MOST_TURNS:
             return None
         bound = dict(zip([value.name for value in body.input[2:]], states, strict=True))
         bound[iteration] = graph.constant("turn", np.array(turn, "int64"))
@@ -83,7 +83,7 @@ def _scan(graph: Graph, node: Any) -> list[Any] | None:
     axes = list(attribute_of(node, "scan_input_axes", [])) or [0] * count
     turned = list(attribute_of(node, "scan_input_directions", [])) or [0] * count
     shapes = [graph.shape(name) for name in scanned]
-    if not scanned or shapes[0] is None or shapes[0][axes[0]] > MOST_STEPS:
+    if not scanned or shapes[0] is None or shapes[0][axes[0]] > MOST_TURNS:
         return None
     length, nodes, rows = shapes[0][axes[0]], [], []
     for turn in range(length):

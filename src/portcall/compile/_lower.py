@@ -128,8 +128,8 @@ def ConvertLayout() -> Any:
     """Return a pass that lets convolutions have the layout that is wanted, and what is around them as far as TVM can.
 
     Where it cannot, as with values of five axes, each convolution is put between two changes of the layout. The time of
-    TVM's pass grows with the square of the calls: a long row of them without a convolution, such as the steps of a
-    recurrent layer, is kept from it.
+    TVM's pass grows with the square of the calls: a long row of them without a convolution, such as the turns of a
+    loop, is kept from it.
     """
 
     def run(module: Any, context: Any) -> Any:
@@ -305,7 +305,7 @@ def KeepApart() -> Any:
 
     One is what follows a product, and is smaller than its reader: in one function no rule for products finds its sums
     in the places of the result, such as the gate of each channel in all pixels. Another is a concatenation of many,
-    such as the steps of a recurrent layer: what reads it would have a choice in a choice for each. A Slice from the
+    such as the turns of a loop: what reads it would have a choice in a choice for each. A Slice from the
     first element on, which TVM takes for one that goes element by element, is not fused with the product in front.
     """
 

@@ -32,9 +32,19 @@ from portcall.compile._operators import (
     write_out,
 )
 from portcall.compile._quantized import is_quantized, new_enough, replace_quantized
-from portcall.compile._recurrent import RECURRENT, replace_recurrent
+from portcall.compile._recurrent import replace_recurrent
 from portcall.compile._resize import replace_resizes
-from portcall.compile._rewriting import CONVOLUTIONS, ONNX_DOMAINS, Graph, attribute_of, evaluated, opset_of, refusing
+from portcall.compile._rewriting import (
+    CONVOLUTIONS,
+    ONNX_DOMAINS,
+    Graph,
+    attribute_of,
+    evaluated,
+    inferred,
+    opset_of,
+    refusing,
+)
+from portcall.compile._steps import GATES
 from portcall.compile._subpixels import replace_narrow
 from portcall.errors import ModelError
 
@@ -53,7 +63,7 @@ def simplify(model: Model) -> Model:
     model = replace_ml(decompose(model), trees=True)
     if is_quantized(model):
         model = _with_integers(model)
-    if any(node.op_type in RECURRENT for node in model.graph.node):
+    if any(node.op_type in GATES for node in model.graph.node):
         model = new_enough(model)
     model = infer_shapes(model)
     changed = Graph(model)
@@ -122,6 +132,18 @@ def decompose(model: Model) -> Model:
         except RuntimeError as error:  # a value without a type
             raise ModelError(f"{', '.join(name for _, name in sorted(wanted))} cannot be decomposed: {error}") from None
     return model
+
+
+@refusing
+def without_recurrent(model: Any) -> Any:
+    """Return a model, whose shapes need not be fixed, without recurrent layers."""
+    if not any(node.op_type in GATES for node in model.graph.node):
+        return model
+    graph = Graph(inferred(model))
+    graph.take_constants()
+    fold_constants(graph)
+    replace_recurrent(graph)
+    return graph.model()
 
 
 def _check_calls(model: Model) -> None:

@@ -34,7 +34,7 @@ from portcall.compile._loops import inline_control
 from portcall.compile._lower import FuseTransposed, lower, lower_functions
 from portcall.compile._model import bind_shapes, fix_inputs, inputs_of, likely_shapes, load, type_text
 from portcall.compile._options import Options
-from portcall.compile._simplify import decompose
+from portcall.compile._simplify import decompose, without_recurrent
 from portcall.compile._target import Target, find_target
 from portcall.compile._weights import apart, copied, forget_all_but, without_weights
 from portcall.errors import ModelError
@@ -133,9 +133,10 @@ def _compile_executable(model: Any, target: str, options: Options) -> CompiledEx
             inputs = {value.name: type_text(value) for value in inputs_of(given)}
             proto = inline_control(decompose(inline_control(copied(given))))
             check_operators(proto, graph=False)
+            proto = without_recurrent(proto)
         with steps.step("import"), as_model_error("import"):
             labels = Labels(given)
-            module = import_dynamic(proto, labels=labels)
+            module = import_dynamic(proto, machine, labels=labels)
         unchecked = _verify.why_unchecked(machine) if options.check else unchecked
         if not unchecked:  # now: its weights are not needed any more afterwards
             with steps.step("reference"):
@@ -182,7 +183,7 @@ def _with_kernels(proto: Any, module: Any, labels: Labels, machine: Target) -> t
     for named in (True, False):  # some passes of TVM's fail where variables stand for extents, and others elsewhere
         if not named:
             labels.forget()
-            module = import_dynamic(proto, named=False, labels=labels)
+            module = import_dynamic(proto, machine, named=False, labels=labels)
         try:
             return use_rules(lower(module, machine, labels), machine, "auto", labels.names())
         except MemoryError:
