@@ -74,8 +74,11 @@ def test_run_compiles_a_model_once_and_again_when_it_changes(model: Path, tmp_pa
 
 
 def test_run_fixes_shapes_by_the_arrays_where_a_model_needs_them(tmp_path: Path, model: Path) -> None:
-    nodes = [helper.make_node("Cast", ["x"], ["bytes"], to=2), helper.make_node("ConvInteger", ["bytes", "w"], ["sums"]),
-             helper.make_node("Cast", ["sums"], ["y"], to=1)]  # fmt: skip
+    nodes = [
+        helper.make_node("Cast", ["x"], ["bytes"], to=2),
+        helper.make_node("ConvInteger", ["bytes", "w"], ["sums"]),
+        helper.make_node("Cast", ["sums"], ["y"], to=1),
+    ]
     onnx.save(make(nodes, {"x": ["n", 1, 3]}, ["y"], {"w": np.ones((2, 1, 2), "int8")}), model)
     np.save(tmp_path / "x.npy", np.ones((5, 1, 3), "float32"))
     done = portcall("run", model, "--input", f"x=@{tmp_path / 'x.npy'}")
