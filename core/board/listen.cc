@@ -76,7 +76,8 @@ Listener ListenTcp(const Options& options) {
     }
     if (errno != EADDRINUSE) throw SystemError("cannot listen on " + AddressText(host, port));
     PORTCALL_CHECK(port + 1 < options.port_end, OSError)
-        << "port " << port << " of " << host << " is taken; --port 0 takes a free one" << FurtherPorts(port);
+        << "port " << port << " of " << host << " is taken; --port takes another\n  next: --port 0 takes a free one"
+        << FurtherPorts(port);
   }
 }
 

@@ -161,11 +161,16 @@ new_runs() {
   rm -rf "$c"
   return $good
 }
+# The last words of a server, whose log is read; what it proposes for its own command line has blanks in front.
+last_words() { grep -v '^  ' | tail -n 1; }
+log() {
+  if has_systemd; then journalctl --user _SYSTEMD_USER_UNIT=$unit -n 20 -o cat -q; else cat "$d/log"; fi
+}
 swap() {
   trap '' HUP PIPE
   if [ -f "$d/new-server" ] && ! new_runs; then
     rm -f "$d"/new-*
-    echo "failed $(tail -n 1 "$d/log.check")"
+    echo "failed $(last_words <"$d/log.check")"
     return
   fi
   for file in portcall-server run settings token farm-token; do
@@ -179,7 +184,7 @@ swap() {
   if start_server; then
     echo "good"
   else
-    echo "failed $(tail -n 1 "$d/log")"
+    echo "failed $(log | last_words)"
     stop_server
     for file in portcall-server run settings token farm-token; do
       if [ -f "$d/old-$file" ]; then mv "$d/old-$file" "$d/$file"; fi

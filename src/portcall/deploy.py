@@ -38,7 +38,6 @@ _NARROW = {"aarch64": "arm"}
 _ARM_ENDS = {"gnu": "gnueabihf", "musl": "musleabihf"}
 _TOKEN_BYTES = 32
 _WHEEL = re.compile(r"(?P<name>\w+)-(?P<version>[\w.+!]+)-[\w.-]+\.whl", re.ASCII)  # as the packaging guide names them
-_FREE_PORT = re.compile("; --port 0 .*")  # what a server proposes, which is no option of `portcall deploy`
 _OF_PYTHON = "portcall "  # in front of the version of such a server
 
 
@@ -180,7 +179,7 @@ def deploy(
     }
     said = _shell(host, scripts.switch(values), "starting the server")
     if "good" not in said:
-        why = _FREE_PORT.sub("; --port takes another", (said.get("failed") or [""])[-1]) or "it said nothing"
+        why = (said.get("failed") or [""])[-1] or "it said nothing"
         state = "the old one runs on" if said.get("pid") else "none runs now"
         raise StartError(f"{host}: the new server did not start, and {state}: {why}")
     port = json.loads(said["ready"][-1])["port"]

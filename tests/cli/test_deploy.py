@@ -241,6 +241,12 @@ def test_deploy_has_systemd_run_the_server(
         with pytest.raises(errors.StartError):
             deploy.update("board", bad)
         assert deploy.look("board").pid == second.pid
+        said = "error: port 1 is taken; --port takes another\n  next: --port 0 takes a free one\n"
+        (there.home / "journal").write_text(said)
+        with pytest.raises(errors.StartError, match=r"is taken; --port takes another$"):
+            deploy.deploy("board", settings(there.port), other_program)
+        assert "portcall.service" in (there.home / "journal-asked").read_text()
+        assert works(second)
         unit = there.home / ".config" / "systemd" / "user" / "portcall.service"
         assert unit.exists()
         assert deploy.remove("board")

@@ -150,10 +150,17 @@ def machine(
 
 @contextlib.contextmanager
 def machine_with_services(folder: Path) -> Iterator[Machine]:
-    """Run one whose user has services: systemd's own manager of a user, with folders of its own."""
+    """Run one whose user has services: systemd's own manager of a user, with folders of its own.
+
+    It has no journal: what journalctl says is in its home.
+    """
     runtime = folder / "run"
     runtime.mkdir(mode=0o700)
-    with machine(folder, f"XDG_RUNTIME_DIR={runtime}") as made:
+    programs = folder / "programs"
+    programs.mkdir()
+    (programs / "journalctl").write_text('#!/bin/sh\necho "$*" >~/journal-asked\ncat ~/journal\n')
+    (programs / "journalctl").chmod(0o755)
+    with machine(folder, f"XDG_RUNTIME_DIR={runtime}", f"{programs}:/usr/bin:/bin") as made:
         start = "exec /lib/systemd/systemd --user"
         words = ["sh", "-c", start]
         if not Path("/run/systemd/system").exists():  # it looks whether the system is one of systemd

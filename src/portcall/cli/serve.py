@@ -50,6 +50,7 @@ portcall serve --capsules 20                                  keep sessions that
 portcall serve --unix /run/user/1000/portcall.sock            no network at all
 """
 
+MORE_PORTS = 100  # that an error proposes to try
 MOST_LOCK = 90  # bytes; the name of such a socket has 107
 
 TRY_DEVICE = """
@@ -196,7 +197,17 @@ def command(ctx: click.Context, /, json_to: str | None, ready_file: str | None, 
         raise CommandError(
             without_our_frames(str(error)), "", "correct the file, or leave out --import or --load-library"
         ) from error
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE or given["unix"] or joins:
+            raise
+        raise CommandError(str(error.strerror), "", further_ports(options), kind="OSError") from error
     ctx.exit(INTERRUPTED if ended_by == signal.SIGINT else 0)
+
+
+def further_ports(options: ServerOptions) -> str:
+    """Return what to do where the ports are taken."""
+    end = (options.port_end or options.port + 1) + MORE_PORTS
+    return "--port 0 takes a free one" + f", --port-end {end} looks further" * (end <= 1 << 16)
 
 
 def check_devices(names: Sequence[str]) -> str:

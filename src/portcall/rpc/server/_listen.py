@@ -14,8 +14,6 @@ from portcall.rpc.server._options import ServerOptions
 from portcall.rpc.wire._address import Address
 
 _BACKLOG = 256
-_PORTS = 1 << 16
-_MORE = 100  # ports that an error proposes to try
 
 
 def listen(options: ServerOptions) -> tuple[socket.socket, Address]:
@@ -40,11 +38,12 @@ def _listen_tcp(options: ServerOptions) -> tuple[socket.socket, Address]:
             if error.errno != errno.EADDRINUSE:
                 reason = error.strerror or str(error)
                 raise OSError(error.errno, f"cannot listen on {Address(options.host, port)}: {reason}") from None
-    which = f"port {ports[0]}" if len(ports) == 1 else f"the ports {ports[0]} to {ports[-1]}"
-    what = f"{which} of {options.host} {'is' if len(ports) == 1 else 'are'} taken; --port 0 takes a free one"
-    if ports[-1] + 1 < _PORTS:
-        what += f", --port-end {min(ports[-1] + _MORE, _PORTS)} looks further"
-    raise OSError(errno.EADDRINUSE, what)
+    which = (
+        f"port {ports[0]} of {options.host} is"
+        if len(ports) == 1
+        else (f"the ports {ports[0]} to {ports[-1]} of {options.host} are")
+    )
+    raise OSError(errno.EADDRINUSE, f"{which} taken; --port takes another")
 
 
 def _bind_tcp(host: str, port: int) -> tuple[socket.socket, Address]:
