@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import pytest
 
 import portcall
 from portcall import errors, rpc
+from portcall.rpc.server._worker import connect_further
 from portcall.testing import memory_transports
 from rpc.serving import Serving, serving
 
@@ -513,3 +515,18 @@ print("done")
 def test_session_in_a_forked_child_is_left_to_the_parent() -> None:
     done = subprocess.run([sys.executable, "-c", FORKING], capture_output=True, text=True, check=False, timeout=100)
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
+
+
+def test_chain_waits_for_its_next_server_as_long_as_its_client_waits() -> None:
+    """It is the client's time that counts: none of its own, and the end when the client has gone."""
+    with socket.create_server(("127.0.0.1", 0)) as silent, ThreadPoolExecutor(1) as pool:
+        client, ours = socket.socketpair()
+        with client, ours:
+            opening = pool.submit(connect_further, frozenset(), ours.fileno(), *silent.getsockname())
+            accepted, _ = silent.accept()
+            with accepted:
+                assert accepted.recv(1)
+                client.close()
+                with pytest.raises(errors.RPCError) as caught:
+                    opening.result()
+    assert not isinstance(caught.value, errors.SessionTimeoutError)

@@ -102,7 +102,7 @@ def connect(
         timeout: seconds until the session must be open, the time in the server's queue included; None for no limit.
         session_timeout: seconds that the session may last, on the server's clock; 0 for the server's own limit.
         session_constructor_args: the name of a session constructor of the server, and its arguments:
-            ``["rpc.Connect", host, port, key, False]`` goes one hop further.
+            ``["rpc.Connect", host, port, key, False]`` goes one hop further, within the same ``timeout``.
         token: the server's token; by default that of the environment variable PORTCALL_TOKEN. With one, a server that
             does not prove that it knows it is refused.
         tls: certificates, for a server with TLS.

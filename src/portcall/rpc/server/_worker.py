@@ -23,7 +23,7 @@ import signal
 import site
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -136,9 +136,9 @@ def run_session(start: StartWorker, options: ServerOptions, load: Callable[[], O
     session_library()["limit_resources"](options.memory_limit, options.disk_limit, options.cpu_limit)
     offer.files.enter(os.getcwd(), contents)
     pipes = [*start.stdout, *start.stderr] if features else []  # a client that may read an account of its end
+    construct = constructor(options, offer.patterns, features, client)
     failed = session_library()["serve"](
-        client, offer.patterns, options.max_frame, constructor(options, offer.patterns, features), start.progress,
-        ",".join(features), pipes, flush_output,
+        client, offer.patterns, options.max_frame, construct, start.progress, ",".join(features), pipes, flush_output,
     )  # fmt: skip
     return DEVICE_FAILED if failed else 0
 
@@ -204,7 +204,7 @@ def take_variable(name: str) -> str:
 # ---- Serving ------------------------------------------------------------------------------------------------------
 
 
-def constructor(options: ServerOptions, patterns: list[str], features: frozenset[str]) -> Any:
+def constructor(options: ServerOptions, patterns: list[str], features: frozenset[str], client: int) -> Any:
     """Return the function that makes the session that a client asks for by name, instead of one of this process."""
 
     def construct(name: str, *args: Any) -> Module:
@@ -216,7 +216,7 @@ def constructor(options: ServerOptions, patterns: list[str], features: frozenset
         if name == "rpc.Connect":
             if not options.allow_connect:
                 raise PermissionError("this server does not go on to others for its clients; see --allow-connect")
-            return connect_further(features, *args)
+            return connect_further(features, client, *args)
         if name == _PROGRAM_SESSION:
             if not any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns):
                 raise PermissionError(f"this server starts no programs for its clients; see --expose {name}")
@@ -230,16 +230,43 @@ def constructor(options: ServerOptions, patterns: list[str], features: frozenset
 
 
 def connect_further(
-    features: frozenset[str], url: str, port: int, key: str = "", logging: bool = False, *further: Any
+    features: frozenset[str], client: int, url: str, port: int, key: str = "", logging: bool = False, *further: Any
 ) -> Module:
-    """Open the session that a client's requests go on to.
+    """Open the session that a client's requests go on to; that takes as long as the client waits for it.
 
     Objects by value, functions of the client, and what they are called with go through this process as they are.
     """
     from portcall.rpc.client._connect import connect_without
+    from portcall.rpc.client._deadline import Stop
 
-    withheld = {"callback", "values"} - features
-    return connect_without(withheld, url, port, key, constructor_args=further).module
+    withheld, stop = {"callback", "values"} - features, Stop()
+    with calling_when_gone(client, stop.stop):
+        return connect_without(withheld, url, port, key, None, constructor_args=further, stop=stop).module
+
+
+@contextlib.contextmanager
+def calling_when_gone(client: int, action: Callable[[], None]) -> Iterator[None]:
+    """Call ``action`` when the client of this descriptor closes its connection during the block."""
+    import select
+    import threading
+
+    ended, end = os.pipe()
+
+    def watch() -> None:
+        poll = select.poll()
+        poll.register(client, select.POLLRDHUP)
+        poll.register(ended, 0)  # its other end is closed
+        if any(descriptor == client for descriptor, _ in poll.poll()):
+            action()
+
+    thread = threading.Thread(target=watch, name="portcall-client-watch")
+    thread.start()
+    try:
+        yield
+    finally:
+        os.close(end)
+        thread.join()
+        os.close(ended)
 
 
 # ---- A separate process ------------------------------------------------------------------------------------------
