@@ -25,7 +25,7 @@ from compile.test_models import branches
 from portcall.compile import _verify
 from portcall.errors import ModelError
 
-pytestmark = pytest.mark.peers
+pytestmark = [pytest.mark.peers, pytest.mark.usefixtures("vm_pools")]
 
 
 def refused(model: Any, **options: Any) -> ModelError:
@@ -460,3 +460,54 @@ def test_compile_killed_leaves_nothing_for_ever(point: str, runtime: Any, places
 def test_places_of_maxima_are_refused() -> None:
     node = helper.make_node("MaxPool", ["x"], ["y", "places"], "pool", kernel_shape=[2, 2])
     assert "node 'pool': MaxPool: its second result" in str(refused(make([node], {"x": [1, 2, 4, 4]}, ["y", "places"])))
+
+
+SAYING = {"Reshape": ("shape", [2]), "Pad": ("pads", [4]), "TopK": ("k", [1]), "ReduceSum": ("axes", [1]),
+          "Split": ("split", [2]), "CumSum": ("axis", [])}  # fmt: skip
+
+
+@pytest.mark.parametrize("rows", [2, "n"])
+@pytest.mark.parametrize("op", SAYING)
+def test_inputs_that_say_what_a_node_does_must_be_constant(op: str, rows: int | str) -> None:
+    word, shape = SAYING[op]
+    results = ["y", "z"] if op in ("TopK", "Split") else ["y"]
+    model = make([helper.make_node(op, ["x", "given"], results, "node")], {"x": [rows, 12], "given": shape}, results)
+    model.graph.input[1].type.tensor_type.elem_type = onnx.TensorProto.INT64
+    with pytest.raises(ModelError, match=f"'node': {op}: its {word} must be constant") as caught:
+        portcall.compile.onnx(model)
+    assert caught.value.hint.endswith("--constant given=VALUE")
+
+
+def test_resize_by_a_size_that_is_computed_names_what_decides() -> None:
+    nodes = [helper.make_node("Mul", ["factors", "factors"], ["scales"]),
+             helper.make_node("Resize", ["x", "", "scales"], ["y"], "larger")]  # fmt: skip
+    model = make(nodes, {"x": [1, 1, 4, 4], "factors": [4]}, ["y"])
+    for runtime in ("graph", "auto"):
+        with pytest.raises(ModelError, match=r"'larger': Resize: its scales .* values of factors") as caught:
+            portcall.compile.onnx(model, runtime=runtime)
+        assert caught.value.hint.endswith("--constant factors=VALUE")
+    compiled = portcall.compile.onnx(model, constants={"factors": np.sqrt(np.array([1, 1, 2, 2], "float32"))})
+    assert compiled.unchecked == ""
+
+
+@pytest.mark.parametrize("rows", [2, "n"])
+def test_operands_of_different_types_are_named(rows: int | str) -> None:
+    model = make([helper.make_node("MatMul", ["a", "b"], ["y"], "product")], {"a": [rows, 3], "b": [3, 4]}, ["y"])
+    model.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.INT32
+    with pytest.raises(ModelError, match=rf"types.* 'a' int32\[{rows}, 3\], 'b' float32\[3, 4\]"):
+        portcall.compile.onnx(model)
+
+
+@pytest.mark.parametrize("runtime", ["auto", "graph", "vm"])
+def test_inputs_without_any_shape_are_named(runtime: Any) -> None:
+    model = make([helper.make_node("Relu", ["x"], ["y"])], {"x": [3]}, ["y"])
+    model.graph.input[0].type.tensor_type.ClearField("shape")
+    with pytest.raises(ModelError, match="how many axes the input 'x' has") as caught:
+        portcall.compile.onnx(model, runtime=runtime)
+    assert "--shape x=" in caught.value.hint
+    assert portcall.compile.onnx(model, runtime=runtime, shapes={"x": (3, 2)}).unchecked == ""
+
+
+def test_numbers_beside_an_open_batch_are_checked_as_numbers() -> None:
+    model = make([helper.make_node("Clip", ["x", "least"], ["y"])], {"x": ["n", 3], "least": []}, ["y"])
+    assert portcall.compile.onnx(model, runtime="vm").unchecked == ""

@@ -239,12 +239,15 @@ def _for_runtime(
     try:
         return replace(executable(), reason=str(why) if "--shape" in why.hint else plain)
     except ModelError as error:
+        if isinstance(error, _load("portcall.compile._checks").ContradictionError):  # with shapes, too
+            raise
         places = {_place(text) for text in error.problems}
         if str(error) == str(why) or (places and places <= {_place(text) for text in why.problems}):
             raise why from None
         other = str(error).removesuffix(f"; {error.hint}")
         text = f"as a graph: {plain}\nfor the Relax VM: {other}"
-        raise ModelError(text, problems=why.problems, hint=why.hint) from error
+        hint = error.hint if "--constant" in error.hint else why.hint  # which it can do without the shapes
+        raise ModelError(text, problems=why.problems, hint=hint) from error
 
 
 def _place(problem: str) -> str:

@@ -15,7 +15,7 @@ from onnx import helper, numpy_helper
 from tvm import relax, tirx
 from tvm.relax.frontend.onnx.onnx_frontend import onnx_input
 
-from portcall.compile._importer import LONGEST, OWN, Importer, checked_take, halves, refused_node, run_importer
+from portcall.compile._importer import LONGEST, OWN, Importer, checked_take, halves, run_importer
 from portcall.compile._labels import Labels
 from portcall.compile._limits import check_values
 from portcall.compile._model import infer_shapes
@@ -79,7 +79,7 @@ class _Dynamic(Importer):
         return super().from_onnx(graph, opset)
 
     def _convert_operator(self, op_name: str, inputs: Any, attrs: dict[str, Any], opset: int) -> Any:
-        with refused_node(op_name, attrs):
+        with self.refused_node(op_name, list(inputs), attrs):
             return self._converted(op_name, inputs, attrs, opset)
 
     def _converted(self, op_name: str, inputs: Any, attrs: dict[str, Any], opset: int) -> Any:

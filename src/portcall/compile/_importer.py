@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 import tvm
-from onnx import NodeProto, helper
+from onnx import NodeProto, defs, helper
 from tvm import relax, tirx
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter, onnx_input
 
 from portcall.compile._labels import Labels
 from portcall.compile._program import is_constant
-from portcall.compile._rewriting import opset_of
+from portcall.compile._rewriting import ONNX_DOMAINS, ComputedError, opset_of
 from portcall.compile._steps import OPTIONAL, STEPS, Layer, steps_kernel
 from portcall.compile._target import Target
 from portcall.compile._topk import topk_kernel
@@ -35,6 +35,9 @@ _SERIES = {"float16": 4, "float32": 8, "float64": 17}  # terms of atanh up to 1/
 LONGEST = 1 << 30  # a step of a Slice
 _LONG_REASON = 400  # letters of what TVM says, which may print an operator with all that it knows of it
 _OF_RANKS = re.compile(r"ndim=-1|MatchCast|statically known.* rank|unknown rank")  # in what TVM says
+# Names of inputs that say what an operator does, or how large its result is.
+_SAYING = {"axes", "axis", "constant_value", "depth", "ends", "k", "pads", "repeats", "roi", "scales", "shape", "size",
+           "sizes", "split", "starts", "steps"}  # fmt: skip
 _NO_RANK = "how many axes a value has is known only when the model runs, since it depends on values or on extents"
 Expr = Any
 _CONVOLUTIONS = {1: relax.op.nn.conv1d, 2: relax.op.nn.conv2d, 3: relax.op.nn.conv3d}
@@ -72,6 +75,7 @@ def _types_of(model: Any) -> dict[str, str]:
 def run_importer(importer: Importer, model: Any) -> Any:
     """Return an ONNX model as a module of Relax."""
     try:
+        importer.model = model
         with contextlib.redirect_stdout(io.StringIO()):  # where it prints what it cannot convert, and raises, too
             return importer.from_onnx(model.graph, opset_of(model))
     except Exception:
@@ -84,12 +88,14 @@ class Importer(ONNXGraphImporter):  # type: ignore[misc]
     own: Mapping[str, Callable[[Any, list[Any], dict[str, Any]], Any]] = {}
     labels: Labels | None = None
     target: Target  # which kernels that are written here are for
-    result = ""  # that of the node that is imported
+    model: Any = None
+    node: Any = None  # that is imported
+    result = ""  # its first
     types: Mapping[str, str] = {}  # of results, as ONNX has them
 
     def _parse_value_proto(self, value: Any) -> Any:
         if isinstance(value, NodeProto):  # TVM asks for the name of each node before it imports it
-            self.result = value.output[0]
+            self.node, self.result = value, value.output[0]
         return super()._parse_value_proto(value)
 
     def variable(self) -> str:
@@ -105,7 +111,7 @@ class Importer(ONNXGraphImporter):  # type: ignore[misc]
 
     def _convert_operator(self, op_name: str, inputs: Any, attrs: dict[str, Any], opset: int) -> Any:
         convert = self.own.get(op_name)
-        with refused_node(op_name, attrs):
+        with self.refused_node(op_name, list(inputs), attrs):
             name = self.variable()
             made = convert(self.bb, list(inputs), attrs) if convert is not None else None
             made = self._steps(list(inputs), attrs) if op_name == STEPS else made
@@ -130,6 +136,34 @@ class Importer(ONNXGraphImporter):  # type: ignore[misc]
             is_tensor = isinstance(made, relax.Call) and isinstance(made.ty, relax.TensorType)
             return self.bb.emit(made, name) if name and is_tensor else made
 
+    @contextlib.contextmanager
+    def refused_node(self, op_name: str, inputs: list[Any], attrs: Mapping[str, Any]) -> Iterator[None]:
+        """Say of what goes wrong in the import of a node which one it is."""
+        try:
+            yield
+        except (ModelError, MemoryError):
+            raise
+        except Exception as error:
+            name = attrs["tvm_custom"]["name"]
+            computed = None if isinstance(error, RefusedError) else self._computed_input(inputs)
+            reason = str(computed or error).strip().rpartition("\n")[2] or type(error).__name__
+            reason = reason if len(reason) <= _LONG_REASON else f"{reason[:_LONG_REASON]}…"
+            if computed is None and not isinstance(error, RefusedError):
+                reason = _NO_RANK if _OF_RANKS.search(reason) else f"TVM cannot import it: {reason}"
+            text = f"{f'node {name!r:.200}' if name else 'a node'}: {op_name}: {reason}"
+            raise ModelError(text, problems=[text], hint=computed.hint if computed else "") from error
+
+    def _computed_input(self, inputs: list[Any]) -> ComputedError | None:
+        """Return the error for the first input that says what this node does, and is not constant."""
+        if self.node is None or self.node.domain not in ONNX_DOMAINS or not defs.has(self.node.op_type):
+            return None
+        formal = defs.get_schema(self.node.op_type, opset_of(self.model), "").inputs
+        words = [parameter.name.lower() for parameter in formal]
+        for word, name, value in zip(words, self.node.input, inputs, strict=False):
+            if word in _SAYING and value is not None and not is_constant(value):
+                return ComputedError(self.model, name, word)
+        return None
+
     def _steps(self, inputs: list[Any], attrs: dict[str, Any]) -> Expr:
         """Return all states of a recurrent layer, and the last ones."""
         x, r, *others = inputs
@@ -151,23 +185,6 @@ class Importer(ONNXGraphImporter):  # type: ignore[misc]
             _call(self.bb, kernel, f"{layer.kind.lower()}_steps", [x, packed, *given.values()], results)
         )
         return relax.Tuple([self.bb.emit(relax.TupleGetItem(made, k)) for k in range(len(results))])
-
-
-@contextlib.contextmanager
-def refused_node(op_name: str, attrs: Mapping[str, Any]) -> Iterator[None]:
-    """Say of what goes wrong in the import of a node which one it is."""
-    try:
-        yield
-    except (ModelError, MemoryError):
-        raise
-    except Exception as error:
-        name = attrs["tvm_custom"]["name"]
-        reason = str(error).strip().rpartition("\n")[2] or type(error).__name__
-        reason = reason if len(reason) <= _LONG_REASON else f"{reason[:_LONG_REASON]}…"
-        if not isinstance(error, RefusedError):
-            reason = _NO_RANK if _OF_RANKS.search(reason) else f"TVM cannot import it: {reason}"
-        text = f"{f'node {name!r:.200}' if name else 'a node'}: {op_name}: {reason}"
-        raise ModelError(text, problems=[text]) from error
 
 
 def checked_take(made: Expr) -> Expr:
@@ -563,7 +580,7 @@ def _products_so_far(bb: Any, inputs: list[Any], attrs: dict[str, Any]) -> Expr:
     """Return the products of the elements up to each one, or of those before it."""
     axis = _array(inputs, 1)
     if axis is None:
-        raise RefusedError("its axis must be constant")
+        raise ValueError("its axis is computed")
     x, place = inputs[0], int(axis.reshape(-1)[0])
     turned = bool(attrs.get("reverse", 0))
     x = bb.emit(relax.op.flip(x, place)) if turned else x

@@ -20,7 +20,7 @@ from onnx.external_data_helper import ExternalDataInfo, load_external_data_for_m
 
 from portcall.compile._checks import ELEMENTS, ContradictionError, InvalidModelError, check_form, element_name
 from portcall.compile._ml import without_maps
-from portcall.compile._rewriting import Graph, name_of, shapes_inferred
+from portcall.compile._rewriting import Graph, extents_of, name_of, shapes_inferred
 from portcall.compile._weights import copied
 from portcall.errors import ModelError
 
@@ -30,6 +30,7 @@ Source = Any  # a path, bytes, or a ModelProto
 _BLOCK = 1 << 20
 # Extents of pictures and of sequences: for the last two axes of four, and for all other axes but the batch.
 _USUAL = ((224, 224, 128), (48, 320, 512), (128, 128, 16000), (640, 640, 224), (32, 32, 32), (1, 1, 1))
+_OF_TYPES = "Inferred elem type differs"  # in what onnx says
 _INFERENCE = re.compile(r"\(op_type:\s*(\w+)(?:, node name:\s*(.*?))?\):\s*(?:\[\w+\]\s*)?(.*)")
 
 
@@ -197,7 +198,7 @@ def bind_shapes(
     named = {
         word: int(extent)
         for name, given in shapes.items()
-        for word, extent in zip(_said(inputs[name]) or (), given, strict=False)
+        for word, extent in zip(extents_of(inputs[name]) or (), given, strict=False)
         if isinstance(word, str) and word != "?" and extent is not None
     }
     for name, value in inputs.items():
@@ -207,7 +208,7 @@ def bind_shapes(
         if (kind := value.type.tensor_type.elem_type) not in ELEMENTS:
             problems.append(f"input '{name}' has elements of the type {element_name(kind)}, which is not supported")
             continue
-        said, given = _said(value), shapes.get(name)
+        said, given = extents_of(value), shapes.get(name)
         if given is None and said is not None:
             given = [named.get(each) if isinstance(each, str) else each for each in said]
         if given is not None:
@@ -225,19 +226,27 @@ def bind_shapes(
             for dim, extent in zip(dims, extents, strict=True):
                 if extent is not None:
                     dim.dim_value = extent
-            said = _said(value)
+            said = extents_of(value)
         if said is not None and len(known := [extent for extent in said if isinstance(extent, int)]) == len(said):
             found[name] = tuple(known)
+        elif said is None:
+            problems.append(f"the model does not say how many axes the input '{name}' has")
+            options.append(name)
         elif fixed:
             problems.append(f"input '{name}' has the shape {_text(said)}, which is not fixed")
             options.append(name)
     if problems:
-        more, hint = missing(model, options) if missing is not None and options else ([], "")
-        if not options:
-            hint = "portcall inspect lists the inputs and their shapes"
-        problems += more
-        raise ModelError("; ".join(problems), problems=problems, hint=hint)
+        more, hint = _what_to_do(model, options, missing)
+        raise ModelError("; ".join([*problems, *more]), problems=[*problems, *more], hint=hint)
     return found
+
+
+def _what_to_do(model: Model, names: Sequence[str], missing: Missing | None) -> tuple[list[str], str]:
+    """Return what else a model lacks than the shapes of some inputs, and what to do."""
+    if not names:
+        return [], "portcall inspect lists the inputs and their shapes"
+    words = " ".join(f"--shape {name}=?x?" for name in names)
+    return missing(model, names) if missing else ([], f"give it, with a number or ? for each axis: {words}")
 
 
 def with_shapes(model: Model, shapes: Mapping[str, Sequence[int]]) -> Model:
@@ -260,7 +269,8 @@ def likely_shapes(model: Model, names: Sequence[str]) -> Iterator[dict[str, list
 
     The first extent is the batch; what has the same name has the same extent. There is at least one.
     """
-    said = {value.name: _said(value) or ["?"] for value in model.graph.input if value.name in names}
+    known = {value.name: extents_of(value) for value in model.graph.input if value.name in names}
+    said = {name: ["?"] if extents is None else extents for name, extents in known.items()}
     batches = {extents[0] for extents in said.values() if extents}
 
     def inner(extents: Sequence[int | str], place: int) -> bool:
@@ -296,21 +306,13 @@ def likely_shapes(model: Model, names: Sequence[str]) -> Iterator[dict[str, list
         yield first
 
 
-def _said(value: Any) -> list[int | str] | None:
-    """Return the shape of an input, with names for what is not fixed; None if the model does not say it."""
-    tensor = value.type.tensor_type
-    if not tensor.HasField("shape"):
-        return None
-    return [d.dim_value if d.WhichOneof("value") == "dim_value" else d.dim_param or "?" for d in tensor.shape.dim]
-
-
 def _text(shape: Sequence[int | str] | None) -> str:
     return "?" if shape is None else f"[{', '.join(map(str, shape))}]"
 
 
 def type_text(value: Any) -> str:
     """Return the type of an input, such as ``float32[n, 4]``; a dimension without a name is ``?``."""
-    return f"{onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)}{_text(_said(value))}"
+    return f"{onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)}{_text(extents_of(value))}"
 
 
 def infer_shapes(model: Model) -> Model:
@@ -336,8 +338,9 @@ def infer_shapes(model: Model) -> Model:
 
 
 def _known(graph: Graph, name: str) -> str:
-    shape = graph.shape(name)
-    return _text(None if shape is None else list(shape))
+    """Return what is known of the type of a value."""
+    shape = graph.extents(name)
+    return graph.dtype(name) + (_text(shape) if shape is not None else "" if graph.dtype(name) else "?")
 
 
 def _contradiction(model: Model, said: str) -> ModelError:
@@ -348,6 +351,8 @@ def _contradiction(model: Model, said: str) -> ModelError:
     op, name, reason = found.groups(default="")
     graph = Graph(shape_inference.infer_shapes(model))
     nodes = [(k, node) for k, node in enumerate(graph.nodes) if node.op_type == op and node.name == name]
+    if _OF_TYPES in reason:
+        reason = "its inputs are of types that do not fit"
     text = f"{name_of(nodes[0][1], nodes[0][0]) if len(nodes) == 1 else f'a node {op}'}: {op}: {reason}"
     if len(nodes) == 1:
         shapes = ", ".join(f"'{each}' {_known(graph, each)}" for each in nodes[0][1].input if each)

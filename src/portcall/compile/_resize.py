@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from onnx import helper
 
-from portcall.compile._rewriting import ONNX_DOMAINS, Graph, attribute_of, refusal
+from portcall.compile._rewriting import ONNX_DOMAINS, ComputedError, Graph, attribute_of, refusal
 
 Array = Any
 _GATHERED = 4  # places that are gathered one by one; a cubic has so many
@@ -132,7 +132,7 @@ def _constant(graph: Graph, node: Any, place: int, what: str) -> Array | None:
     if not name:
         return None
     if name not in graph.constants:
-        raise ValueError(f"its {what} must be constant")
+        raise ComputedError(graph.source, name, what)
     return graph.constants[name] if graph.constants[name].size else None
 
 

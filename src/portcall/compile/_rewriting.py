@@ -23,6 +23,7 @@ Model = Any
 ONNX_DOMAINS = ("", "ai.onnx")
 CONVOLUTIONS = ("Conv", "ConvInteger", "ConvTranspose")
 _LONG_NAME = 200  # letters of a name in a message
+_DATA = 2  # axes of an input that holds data, and not a number or a shape
 _FEW = 3  # elements that say how many there are
 _LARGE = 1 << 16  # bytes of weights that say no shape
 _PASSING = ("Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape")  # operators that keep numbers as they are
@@ -30,10 +31,14 @@ _CONSTANTS_ARE_NO_INPUTS = 4  # the first version of ONNX's format in which they
 
 
 class Graph:
-    """The nodes of a model, its constants as arrays, and what reads what."""
+    """The nodes of a model, its constants as arrays, and what reads what.
+
+    Attributes:
+        source: the model.
+    """
 
     def __init__(self, model: Model) -> None:
-        self._model = model
+        self.source = model
         self.nodes = list(model.graph.node)
         self.constants: dict[str, Array] = {tensor.name: array_of(tensor) for tensor in model.graph.initializer}
         self.inputs = [value.name for value in model.graph.input if value.name not in self.constants]
@@ -52,23 +57,23 @@ class Graph:
         found.update(self.outputs)
         return found
 
+    def extents(self, name: str) -> list[int | str] | None:
+        """Return the shape of a value, with names or ``?`` for what is not fixed; None if its rank is not known."""
+        if name in self.constants:
+            return list(self.constants[name].shape)
+        value = self._inferred.get(name)
+        return None if value is None else extents_of(value)
+
     def shape(self, name: str) -> tuple[int, ...] | None:
         """Return the shape of a value if all of it is known."""
-        if name in self.constants:
-            return tuple(self.constants[name].shape)
-        value = self._inferred.get(name)
-        if value is None or not value.type.tensor_type.HasField("shape"):
-            return None
-        dims = value.type.tensor_type.shape.dim
-        return tuple(d.dim_value for d in dims) if all(d.WhichOneof("value") == "dim_value" for d in dims) else None
+        extents = self.extents(name)
+        known = [extent for extent in extents or () if isinstance(extent, int)]
+        return tuple(known) if extents is not None and len(known) == len(extents) else None
 
     def rank(self, name: str) -> int | None:
         """Return how many axes a value has, if it is known."""
-        if name in self.constants:
-            return int(self.constants[name].ndim)
-        value = self._inferred.get(name)
-        known = value is not None and value.type.tensor_type.HasField("shape")
-        return len(value.type.tensor_type.shape.dim) if value is not None and known else None
+        extents = self.extents(name)
+        return None if extents is None else len(extents)
 
     def dtype(self, name: str) -> str:
         """Return the type of a value by NumPy's name; empty if it is not known."""
@@ -125,15 +130,15 @@ class Graph:
 
     def model(self) -> Model:
         """Return the model; unused constants are left out."""
-        old = self._model.graph
+        old = self.source.graph
         used = {name for node in self.nodes for name in _all_inputs(node)} | set(self.outputs)
         inputs = [value for value in old.input if value.name not in self.constants]
         made = helper.make_model(
             helper.make_graph(self.nodes, old.name, inputs, list(old.output)),
-            opset_imports=list(self._model.opset_import),
+            opset_imports=list(self.source.opset_import),
         )
         made.graph.initializer.extend(tensor_of(array, name) for name, array in self.constants.items() if name in used)
-        made.ir_version = max(self._model.ir_version, _CONSTANTS_ARE_NO_INPUTS)
+        made.ir_version = max(self.source.ir_version, _CONSTANTS_ARE_NO_INPUTS)
         return made
 
 
@@ -154,6 +159,29 @@ def refusing(change: Callable[[Model], Model]) -> Callable[[Model], Model]:
             raise ModelError(text, problems=[text], hint="look at it with onnx.checker.check_model") from error
 
     return changed
+
+
+class ComputedError(ValueError):
+    """An input that says what a node does is not constant.
+
+    Attributes:
+        hint: the options that make it so.
+    """
+
+    def __init__(self, model: Model, name: str, word: str) -> None:
+        behind = inputs_behind(model, name)
+        given = {value.name: value.type.tensor_type for value in model.graph.input}
+        # Data are no numbers to give: a model that takes its shapes from them is for other compilers.
+        simple = [each for each in behind if len(given[each].shape.dim) < _DATA]
+        if behind == [name]:
+            super().__init__(f"its {word} must be constant, and '{name}' is an input of the model")
+        elif behind:
+            super().__init__(f"its {word} must be constant, and depends on the values of {', '.join(behind)}")
+        else:
+            super().__init__(f"its {word} must be constant, and depends on shapes that are not fixed")
+        self.hint = "" if behind else "fix them: --shape NAME=SHAPE"
+        if behind == simple and behind:
+            self.hint = f"make constants of them: {' '.join(constant_words(dict.fromkeys(behind)))}"
 
 
 class UnknownError(ValueError):
@@ -202,7 +230,7 @@ class Nodes:
             ValueError: it is not.
         """
         if self.input(place) not in self.graph.constants:
-            raise ValueError(f"its {word} must be constant")
+            raise ComputedError(self.graph.source, self.input(place), word)
         return self.graph.constants[self.input(place)]
 
     def rank(self, name: str) -> int:
@@ -337,6 +365,14 @@ def opset_of(model: Model) -> int:
     return int(next((entry.version for entry in model.opset_import if entry.domain in ONNX_DOMAINS), 1))
 
 
+def extents_of(value: Any) -> list[int | str] | None:
+    """Return the shape of an input or another value, with names or ``?`` for what is not fixed; None if it has none."""
+    tensor = value.type.tensor_type
+    if not tensor.HasField("shape"):
+        return None
+    return [d.dim_value if d.WhichOneof("value") == "dim_value" else d.dim_param or "?" for d in tensor.shape.dim]
+
+
 def name_of(node: Any, number: int) -> str:
     name = f"{node.name[:_LONG_NAME]}…" if len(node.name) > _LONG_NAME else node.name
     return f"node '{name}'" if name else f"node {number}"
@@ -345,7 +381,7 @@ def name_of(node: Any, number: int) -> str:
 def refusal(node: Any, number: int, reason: object) -> ModelError:
     """Return the error for one node that cannot be compiled."""
     text = f"{name_of(node, number)}: {node.op_type}: {reason}"
-    return ModelError(text, problems=[text])
+    return ModelError(text, problems=[text], hint=reason.hint if isinstance(reason, ComputedError) else "")
 
 
 def attribute_of(node: Any, name: str, default: Any) -> Any:

@@ -103,8 +103,8 @@ def _col2im(n: Nodes) -> None:
 
 def _known(n: Nodes) -> None:
     """Write what depends on constants alone."""
-    if any(name not in n.graph.constants for name in n.node.input):
-        raise ValueError("its inputs must be constant")
+    for place in range(len(n.node.input)):
+        n.constant(place, f"input {place}")
     found = evaluated(n.graph, n.node)
     if found is None:
         raise ValueError("onnx cannot compute it")
