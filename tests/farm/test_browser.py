@@ -22,12 +22,13 @@ def chromium() -> Iterator[Browser]:
 
 @pytest.fixture(params=WIDTHS)
 def browser(chromium: Browser, request: pytest.FixtureRequest) -> Iterator[Browser]:
-    """A browser that knows no farm yet; the page neither fails nor is wider than the screen."""
+    """A browser that knows no farm yet; the page neither fails nor is wider than the screen, and breaks no time."""
     chromium.resize(request.param)
     chromium.ask("Network.clearBrowserCookies")
     chromium.problems.clear()
     yield chromium
     chromium.until("document.documentElement.scrollWidth <= innerWidth")
+    chromium.until("[...document.querySelectorAll('td time')].every((e) => e.getClientRects().length === 1)")
     assert chromium.problems == []
     chromium.open("about:blank")
 
@@ -206,6 +207,7 @@ def test_operator_keeps_a_place_out_of_use_with_a_reason(browser: Browser, locke
     browser.type("input[name=why]", "reboots <at> random")
     browser.press("button[formaction$=quarantine]")
     browser.has("reboots <at> random")
+    browser.has("leased since")  # and not quarantined since
     assert locked.state.places["b1"].health == "quarantined"
     assert [lease.user for lease in locked.state.leases.values()] == ["bob"]  # it goes on
     browser.press("form[action$=drain] button")

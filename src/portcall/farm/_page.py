@@ -139,21 +139,22 @@ def _worry(place: Mapping[str, Any], now: float) -> int:
 
 
 def _state(place: Mapping[str, Any], now: float) -> str:
-    """Return the state of a place, and its health where that is worth a word."""
+    """Return the state of a place."""
     kind = ("", "warn", "bad")[_worry(place, now)]
     kind = kind or ("free" if place["free"] else "used" if place["state"] in _USED else "")
-    health = "drained" if place["drain"] else place["health"]
-    word = f'<b class="state {kind} {escape(place["state"])}">{escape(place["state"])}</b>'
-    return word + (f" {escape(health)}" if health not in ("good", "unknown") else "")
+    return f'<b class="state {kind} {escape(place["state"])}">{escape(place["state"])}</b>'
 
 
 def _place(place: Mapping[str, Any], now: float, shown: Shown) -> str:
     keys = "".join(f'<span class="key">{escape(key)}</span>' for key in place["keys"])
-    tags = " · ".join(escape(word).replace(" ", "&nbsp;") for word in tag_words(place["tags"]))
+    tags = "&nbsp;· ".join(escape(word).replace(" ", "&nbsp;") for word in tag_words(place["tags"]))
     why = "; ".join(filter(None, (place["user"], place["health_reason"])))
     why = why or (place["cause"] if place["state"] == "offline" else "")
+    health = "drained" if place["drain"] else place["health"]
+    health = f" {escape(health)}" if health not in ("good", "unknown") else ""
+    state = f"{_state(place, now)}{health} <time>{age(now - place['since'])}</time>"
     return (
-        f"<td>{_to_place(place['place'])}</td><td>{_state(place, now)} <time>{age(now - place['since'])}</time></td>"
+        f"<td>{_to_place(place['place'])}</td><td>{state}</td>"
         f'<td class="wide days" data-name="last day">{shown.picture(place["place"])}</td>'
         f'<td class="num" data-name="use">{shown.use(place["place"])}</td>'
         f'<td class="wide tags">{keys}{tags}</td>'
@@ -237,7 +238,8 @@ def place_page(
     id, lease = place["place"], place["lease"]
     facts = {
         "keys": escape(", ".join(place["keys"])),
-        "state": f"{_state(place, now)} since {clock(place['since'])} ({escape(place['cause'])})",
+        "state": f"{_state(place, now)} since {clock(place['since'])} ({escape(place['cause'])})"
+        + ", drained" * bool(place["drain"]),
         "health": f"since {clock(place['health_since'])}" if place["health_since"] else "",
         "why": escape(place["health_reason"]),
         "user": escape(place["user"]),
@@ -322,7 +324,7 @@ def history(events: Sequence[Mapping[str, Any]], older: int = 0, past: bool = Fa
     """
     links = '<a href="?">newest</a>' * past + f'<a href="?before={older}">older</a>' * bool(older)
     rows = (
-        f'<td><span class="num dim">{clock(e["time"])}</span></td><td>{escape(e["what"])}</td>'
+        f'<td><time class="num">{clock(e["time"])}</time></td><td>{escape(e["what"])}</td>'
         f"<td>{_to_place(e['place']) if e['place'] else ''}</td><td>{escape(e['user'])}</td>"
         f'<td class="wide dim">{escape(e["detail"])}</td>'
         for e in reversed(events)

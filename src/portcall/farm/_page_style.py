@@ -43,7 +43,8 @@ th { text-align: left; color: var(--dim); font-weight: 500; font-size: .85rem; w
 h2, td { overflow-wrap: anywhere } td { min-width: 7rem } td.num, td.go { min-width: 0 }
 th, td { padding: .5rem .5rem; vertical-align: top; border-top: 1px solid var(--line) } thead th { border-top: 0 }
 th:first-child, td:first-child { padding-left: 1rem } th:last-child, td:last-child { padding-right: 1rem }
-td.go { text-align: right } td.go button { padding: .1rem .6rem; font-size: .9rem } td.num { white-space: nowrap }
+td.go { text-align: right } td.go button { padding: .1rem .6rem; font-size: .9rem }
+td.num, td time { white-space: nowrap }
 .left, .num { font-variant-numeric: tabular-nums } .dim, p.none, td time { color: var(--dim) }
 p.none { margin: .2rem 0 }
 td.tags { color: var(--dim); font-size: .87rem; line-height: 1.6 } .facts td:first-child { width: 12rem }
@@ -92,8 +93,8 @@ div.day { padding: .7rem 1rem } div.day svg { height: 2rem }
   td.go { margin-left: auto } .commands p { flex-wrap: wrap } .commands code { flex: 1 1 100% }
   td[data-name]::before { content: attr(data-name) " "; color: var(--dim) }
   .facts tbody { gap: 0; background: var(--card); border: 1px solid var(--line); border-radius: 10px }
-  .facts tr { border: 0; border-bottom: 1px solid var(--line); border-radius: 0; display: grid; gap: .6rem;
-    grid-template-columns: 8rem 1fr; padding: .4rem .8rem } .facts tr:last-child { border: 0 }
+  .facts tr { border: 0; background: none; border-bottom: 1px solid var(--line); border-radius: 0; display: grid;
+    gap: .6rem; grid-template-columns: 8rem 1fr; padding: .4rem .8rem } .facts tr:last-child { border: 0 }
 }
 """
 
