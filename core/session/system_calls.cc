@@ -71,8 +71,9 @@ constexpr uint32_t kOfProcess[] = {SYS_prlimit64, SYS_sched_setaffinity, SYS_sch
 constexpr uint32_t kSetFlags = 0x40086602, kSetExtendedFlags = 0x401C5820, kSetVersion = 0x40087602,
                    kSetExt4Version = 0x40086604, kSeal = 0x40806685, kEncrypt = 0x800C6613, kSnapshot = 0x50009401,
                    kSnapshot2 = 0x50009417;
-// fcntl: others wait until they may open the file, for 45 s; a signal for each use of a folder.
-constexpr uint32_t kLease = 1024, kWatch = 1026, kDelegation = 1040;
+// fcntl: others wait until they may open the file, for 45 s; a signal for each use of a folder; room of a pipe that
+// others write to, too.
+constexpr uint32_t kLease = 1024, kWatch = 1026, kPipeSize = 1031, kDelegation = 1040;
 
 using Steps = std::vector<sock_filter>;
 
@@ -204,7 +205,7 @@ Steps FilterOfCalls(bool alone, bool quiet) {
   filter.DenyOnly(SYS_ioctl, 1,
                   {0x5412, 0x541C, kSetFlags, kSetExtendedFlags, kSetVersion, kSetExt4Version, kSeal, kEncrypt,
                    kSnapshot, kSnapshot2, 0x8901, 0x8902});
-  filter.DenyOnly(SYS_fcntl, 1, {8, 15, kLease, kWatch, kDelegation});
+  filter.DenyOnly(SYS_fcntl, 1, {8, 15, kLease, kWatch, kPipeSize, kDelegation});
   if (!alone && !quiet) {
     const auto self = static_cast<uint32_t>(getpid());
     for (uint32_t call : {SYS_kill, SYS_tgkill}) filter.AllowOnly(call, 0, {0, self});

@@ -175,6 +175,14 @@ int SignalsByFile() {
   for (int end : ends) close(end);
   return error;
 }
+// The pipe to the log is of all sessions.
+int ResizesPipe() {
+  int ends[2];
+  if (pipe(ends) != 0) return errno;
+  const int size = fcntl(ends[1], F_SETPIPE_SZ, 4096), error = size < 0 ? errno : 0;
+  for (int end : ends) close(end);
+  return error;
+}
 int SignalsByDescriptor() {
   const int process = static_cast<int>(syscall(434 /* pidfd_open */, victim, 0));
   if (process < 0) return errno;
@@ -313,6 +321,7 @@ constexpr Escape kEscapes[] = {
     {"attributes", "change the version of a library", [] { return OfLibrary(SetVersion); }},
     {"attributes", "have others wait for a library", [] { return OfLibrary(TakeLease); }},
     {"attributes", "watch a folder by its descriptor", WatchByDescriptor},
+    {"attributes", "change the room of a pipe", ResizesPipe},
     {"attributes", "copy a file system", Snapshots},
     {"attributes", "watch a folder", Watches},
     {"network", "connect by TCP", [] { return ConnectsInet(SOCK_STREAM); }},
