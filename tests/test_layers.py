@@ -77,7 +77,7 @@ HOUSE = [
         "_ml",
         "_checks",
         "_model",
-        "_labels _legal _limits",
+        "_labels _legal _limits _linked",
         "_signals",
         "_reading _tiles _constants _resize _operators _contrib _heights _borders _subpixels _importer",
         "_simplify _dynamic",

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -250,6 +252,33 @@ def test_no_function_of_a_library_expects_that_its_tensors_share_memory(monkeypa
     compile.onnx(make(nodes, inputs, results, weights), check=False, runtime="vm")
     assert "shape_func" in said
     assert [name for name, attrs in said.items() if not attrs.get("tirx.noalias")] == []
+
+
+def test_large_weights_come_into_the_library_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import tvm
+
+    folder = tmp_path / 'a "folder" of \\Zoë'
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    nodes = [
+        Node("Gather", ["table", "i"], ["rows"]), Node("Cast", ["rows"], ["x"], to=1),
+        Node("MatMul", ["x", "wide"], ["y"]), Node("MatMul", ["y", "tall"], ["z"]), Node("Gather", ["far", "i"], ["f"]),
+    ]  # fmt: skip
+    weights = {
+        "table": random(400, 96).astype("float16"), "wide": random(96, 200, seed=1), "tall": random(200, 90, seed=2),
+        "far": np.arange(9000) << 40,
+    }  # fmt: skip
+    model = make(nodes, {"i": ["n"]}, ["z", "f"], weights, dtype="int64")
+    made = compile.onnx(model, runtime="vm")
+    indices = np.array([0, 399, 7], "int64")
+    expected = [*reference(model, {"i": indices}).values()]
+    theirs = tvm.relax.VirtualMachine(tvm.runtime.load_module(str(made.save(tmp_path / "m.so"))), tvm.cpu())
+    for results in (made.load()(indices), theirs["main"](tvm.runtime.tensor(indices))):
+        assert largest_error(results[0].numpy(), expected[0]) <= TOLERANCE
+        assert np.array_equal(results[1].numpy(), expected[1])
+    assert [*folder.glob("portcall-work-*/model.so")] == [made.library.path]
+    del made
+    assert not [*folder.glob("portcall-work-*")]
 
 
 def test_hints_are_shapes_with_which_the_model_runs() -> None:

@@ -19,9 +19,7 @@ from tvm import relax, tirx
 from tvm.relax.backend import gpu_generic
 
 import portcall
-from portcall import toolchain
 from portcall._compilers import check_output
-from portcall._folders import working_folder
 from portcall.bench import format_size
 from portcall.compile import _verify
 from portcall.compile._attention import use_attention
@@ -30,6 +28,7 @@ from portcall.compile._chunks import use_rules
 from portcall.compile._compile import Steps, StrPath, as_model_error
 from portcall.compile._dynamic import import_dynamic
 from portcall.compile._labels import Labels
+from portcall.compile._linked import Linked, Weights, has_assembly, link
 from portcall.compile._loops import inline_control
 from portcall.compile._lower import FuseTransposed, lower, lower_functions
 from portcall.compile._model import bind_shapes, fix_inputs, inputs_of, likely_shapes, load, type_text
@@ -53,7 +52,7 @@ class CompiledExecutable:
         inputs: their types, such as ``float32[n, 4]``, by name.
         target: for which machine, as it was asked for.
         triple: that machine for the linker; empty for this one.
-        parts: machine code and executable: object files and C sources, by name.
+        library: what was compiled.
         steps: what was done, and the seconds that it took.
         reason: why it is not a graph; empty where the VM was asked for.
         unchecked: why it was not compared with onnxruntime; empty if it was.
@@ -67,7 +66,7 @@ class CompiledExecutable:
     inputs: Mapping[str, str]
     target: str
     triple: str
-    parts: Mapping[str, bytes]
+    library: Linked
     steps: Mapping[str, float] = field(default_factory=dict)
     reason: str = ""
     unchecked: str = "it was not asked for"
@@ -77,28 +76,21 @@ class CompiledExecutable:
     runs_here: bool = True
 
     def __repr__(self) -> str:
-        return f"<CompiledExecutable {self.name}: {format_size(sum(map(len, self.parts.values())))}, {self.target}>"
+        return f"<CompiledExecutable {self.name}: {format_size(self.library.nbytes)}, {self.target}>"
 
     def save(self, path: StrPath) -> Path:
         """Write the model as one library and return its absolute path. A failure leaves no part of it.
 
         Raises:
-            CompileError: the linker failed, or there is none for the target.
             OSError: the file cannot be written.
         """
         output = check_output(path)
-        with working_folder() as folder:
-            files = [folder / name for name in self.parts]
-            for file in files:
-                file.write_bytes(self.parts[file.name])
-            made = toolchain.create_shared(files, folder / "model.so", self.triple or None, language="c")
-            seal_library(made, output)
+        seal_library(self.library.path, output)
         return output
 
     def load(self, device: portcall.Device | None = None) -> VirtualMachine:
         """Return a machine on this machine's devices that runs it."""
-        with working_folder() as folder:
-            return create(portcall.load_module(self.save(folder / "model.so")), device)
+        return create(portcall.load_module(self.library.path), device)
 
 
 def compile_executable(model: Any, target: str, options: Options) -> CompiledExecutable:
@@ -148,16 +140,14 @@ def _compile_executable(model: Any, target: str, options: Options) -> CompiledEx
         del proto
         forget_all_but()
     with steps.step("compile"), as_model_error("compile"):
-        webgpu = machine.name == "webgpu"
-        pipeline = gpu_generic.get_default_pipeline(machine.tvm) if webgpu else relax.get_pipeline("default")
-        pipeline = tvm.transform.Sequential([pipeline, tvm.transform.module_pass(_without_aliases, opt_level=0)])
-        with machine.passes(ours=not isinstance(model, tvm.IRModule)):
-            executable = tvm.compile(module, target=machine.tvm, relax_pipeline=pipeline)
+        weights = Weights()
+        executable = _executable(module, machine, weights, ours=not isinstance(model, tvm.IRModule))
         del module  # with its weights
-        parts = _parts(executable)
-        del executable
+    with steps.step("link"):
+        library = link(executable.mod, machine, weights)
+        del executable, weights
     made = CompiledExecutable(
-        name, inputs, target, machine.triple, parts, steps.seconds,
+        name, inputs, target, machine.triple, library, steps.seconds,
         kernels=kernels, notes=notes, runs_here=machine.runs_here, unchecked=unchecked,
     )  # fmt: skip
     if expected is None:
@@ -165,6 +155,16 @@ def _compile_executable(model: Any, target: str, options: Options) -> CompiledEx
     with steps.step("check"):
         made = _verify.check(made, lambda made: _compare(made.load(), expected))
     return replace(made, sizes={name: list(array.shape) for name, array in expected.feeds.items()})
+
+
+def _executable(module: Any, machine: Target, weights: Weights, *, ours: bool) -> relax.VMExecutable:
+    """Return what TVM makes of a module; where its functions are ``ours``, its large weights are in ``weights``."""
+    webgpu = machine.name == "webgpu"
+    pipeline = gpu_generic.get_default_pipeline(machine.tvm) if webgpu else relax.get_pipeline("default")
+    last = [_without_aliases, weights.take_out] if ours and has_assembly(machine) else [_without_aliases]
+    passes = [tvm.transform.module_pass(each, opt_level=0) for each in last]
+    with machine.passes(ours=ours):
+        return tvm.compile(module, target=machine.tvm, relax_pipeline=tvm.transform.Sequential([pipeline, *passes]))
 
 
 def _without_aliases(module: Any, _: Any) -> Any:
@@ -271,14 +271,3 @@ def _is_open(values: Sequence[Any]) -> bool:
 
 def _extent(dim: Any) -> int:
     return int(dim.dim_value) if dim.WhichOneof("value") == "dim_value" else _UNKNOWN
-
-
-def _parts(executable: relax.VMExecutable) -> dict[str, bytes]:
-    """Return the files that are to be linked. TVM writes them and calls a linker; this one keeps them."""
-    found: dict[str, bytes] = {}
-
-    def keep(_output: str, files: Sequence[str], **_options: Any) -> None:
-        found.update({Path(file).name: Path(file).read_bytes() for file in files})
-
-    executable.export_library("model.so", fcompile=keep)
-    return found
