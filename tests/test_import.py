@@ -69,6 +69,12 @@ def test_processes_of_sessions_load_neither_the_client_nor_what_few_sessions_use
     assert (heavy | unused | {"portcall.ir", "portcall.toolchain"}) & loaded == set()
 
 
+def test_server_without_tls_loads_neither_tls_nor_an_event_loop() -> None:
+    loaded = loaded_by("import portcall.cli.serve, portcall.rpc.server._server")
+    assert "portcall.rpc.server._supervisor" in loaded
+    assert {"asyncio", "ssl"} & loaded == set()
+
+
 def test_import_of_numpy_waits_for_arrays() -> None:
     code = """
 import portcall

@@ -100,7 +100,7 @@ HOUSE = [
     (
         "rpc/wire",
         "_facts",
-        "_address _digests _texts _tls _zstd",
+        "_address _digests _tcp _texts _tls _zstd",
         "_endings _handshake _layouts _values",
         "_farm",
         "__init__",

@@ -10,7 +10,6 @@ A program, too: the announcement is withdrawn when its standard input ends.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import ipaddress
 import json
@@ -143,12 +142,16 @@ def scan(seconds: float, interface: str = "") -> tuple[list[Found], int]:
         OSError: there is no such interface.
     """
     check_installed()
+    import asyncio  # here: every server imports this file
+
     found = asyncio.run(_scan(seconds, interface))
     shown_ones = sorted(found[:MOST_FOUND], key=lambda one: (one.kind, one.name, one.address))
     return shown_ones, len(found) - len(shown_ones)
 
 
 async def _scan(seconds: float, interface: str) -> list[Found]:
+    import asyncio
+
     from zeroconf import ServiceStateChange, Zeroconf
     from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZeroconf
 

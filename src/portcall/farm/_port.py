@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from portcall.farm._guests import Guest, Guests, names_of
-from portcall.rpc.wire._tls import tune
+from portcall.rpc.wire._tcp import tune
 
 _HTTP = (b"GET ", b"POST", b"HEAD", b"PUT ", b"DELE", b"OPTI", b"PATC")
 _SNIFFED = 4

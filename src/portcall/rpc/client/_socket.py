@@ -14,7 +14,8 @@ from portcall.errors import AuthenticationError, ConnectError, SessionTimeoutErr
 from portcall.rpc.wire._address import Address
 from portcall.rpc.wire._facts import SILENCE
 from portcall.rpc.wire._handshake import check_token
-from portcall.rpc.wire._tls import TLSOptions, pump, time_problem, tune
+from portcall.rpc.wire._tcp import tune
+from portcall.rpc.wire._tls import TLSOptions, pump, time_problem
 
 _WRONG_NAME = (62, 63, 64)  # X509_V_ERR_HOSTNAME_MISMATCH, …_EMAIL_…, …_IP_ADDRESS_… of OpenSSL
 

@@ -36,7 +36,7 @@ from portcall.rpc.server._messages import (
     StartSession,
 )
 from portcall.rpc.server._options import ServerOptions
-from portcall.rpc.wire import _handshake, _tls
+from portcall.rpc.wire import _handshake, _tcp
 from portcall.rpc.wire._endings import Ending, with_remedy
 from portcall.rpc.wire._facts import MISMATCH, PROGRESS_BYTES, PROOF_BYTES, STALE_HANDSHAKE
 
@@ -144,7 +144,7 @@ class Admission:
             OSError: there is no room for it; nothing of it is left, except the socket.
         """
         if sock.family != socket.AF_UNIX:
-            _tls.tune(sock)
+            _tcp.tune(sock)
         self._last_number += 1
         connection = Connection(self._last_number, sock, peer, time.monotonic())
         action = self._start_pump if self._options.tls_certificate else self._receive

@@ -48,7 +48,6 @@ from portcall.rpc.server._messages import (
     ZygoteReady,
 )
 from portcall.rpc.server._options import ServerOptions
-from portcall.rpc.server._pump import tls_context
 from portcall.rpc.server._sandbox import Sandbox, find_sandbox
 from portcall.rpc.server._silence import SilenceWatch
 from portcall.rpc.server._worker import protect_memory
@@ -98,8 +97,10 @@ class Supervisor:
             protect_memory()
         if self._options.sandbox:
             self._sandbox = find_sandbox(self._options.sandbox)
-        if self._options.tls_certificate:
-            tls_context(self._options)  # a missing file is reported now, not to the first client
+        if options.tls_certificate:
+            from portcall.rpc.server._pump import tls_context  # most servers have none
+
+            tls_context(options)  # a missing file is reported now, not to the first client
         if options.audit:
             from portcall.rpc.server._audit import open_audit  # few servers have one
 

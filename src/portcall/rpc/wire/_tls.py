@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TLS and the options of sockets. The core moves bytes through a file descriptor and does not know TLS, so a pump moves
-them between a TLS socket and a plain one.
+"""TLS. The core moves bytes through a file descriptor and does not know TLS, so a pump moves them between a TLS socket
+and a plain one.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timezone
-
-from portcall.rpc.wire._facts import SILENCE
 
 _CHUNK = 256 << 10
 # The field "validity" of a certificate (RFC 5280, 4.1.2.5) in DER: a sequence of two times, each of either kind.
@@ -101,21 +99,6 @@ def time_problem(certificate: bytes) -> str:
         return ""
     what, moment = ("has expired on", found[1]) if now > found[1] else ("is not valid before", found[0])
     return f"{what} {moment:%Y-%m-%d %H:%M} UTC; by the clock of this machine it is {now:%Y-%m-%d %H:%M} UTC"
-
-
-def tune(sock: socket.socket, silence: float = SILENCE) -> None:
-    """Send small messages at once, and notice a peer whose machine does not answer for some seconds.
-
-    Where bytes are on their way to it, the system repeats them for a quarter of an hour before it gives up.
-    TCP_USER_TIMEOUT would shorten this, but also end connections to a living peer that does not read for a while.
-    """
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    idle, interval = max(1, round(silence / 2)), max(1, round(silence / 8))
-    probes = max(1, round((silence - idle) / interval))
-    for name, value in {"TCP_KEEPIDLE": idle, "TCP_KEEPINTVL": interval, "TCP_KEEPCNT": probes}.items():
-        if hasattr(socket, name):
-            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def pump(secure: ssl.SSLSocket, plain: socket.socket) -> None:
