@@ -140,7 +140,7 @@ void Supervisor::ShutDown() {
     log_.Write(Event::kStopping, "ending " + std::to_string(sessions) + (sessions == 1 ? " session" : " sessions"));
   listener_.socket.Close();
   if (!options_.unix_path.empty()) unlink(options_.unix_path.c_str());
-  if (!options_.ready_file.empty()) unlink(options_.ready_file.c_str());
+  if (announced_ && !options_.ready_file.empty()) unlink(options_.ready_file.c_str());
   for (const auto& [number, connection] : connections_) {
     if (connection->pid) Kill(connection.get(), {"stopped"});
   }

@@ -75,6 +75,24 @@ def test_serve_ready_file_exists_while_the_server_runs(tmp_path: Path) -> None:
     assert not place.exists()
 
 
+def test_serve_leaves_the_ready_file_of_another_server(tmp_path: Path) -> None:
+    place = tmp_path / "ready.json"
+    words = ("serve", "--silent", "--ready-file", place, "--port")
+    with started(*words, "0") as first:
+        port = int(first_line(first).rpartition(":")[2])
+        before = place.read_text()
+        assert run(*words, port).returncode == 1
+        assert run(*words, 0, "--import", "missing.py").returncode == 1
+        assert place.read_text() == before
+        with started(*words, "0") as second:
+            first_line(second)
+            first.terminate()
+            first.wait()
+            assert json.loads(place.read_text())["pid"] == second.pid
+    done = run("serve", "--port", 0, "--ready-file", tmp_path / "missing" / "file")
+    assert (done.returncode, f"'{tmp_path / 'missing' / 'file'}'" in done.stderr) == (1, True)
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGHUP, 0), (signal.SIGINT, 130)])
 def test_serve_exits_with_the_code_of_the_signal(tmp_path: Path, number: signal.Signals, code: int) -> None:
     place = tmp_path / "ready.json"

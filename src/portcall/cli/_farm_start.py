@@ -18,7 +18,7 @@ import click
 from portcall.cli._announce import Announcement, announcing, check_installed
 from portcall.cli._command import Decorated, was_written, with_options
 from portcall.cli._errors import INTERRUPTED, MAKE_CERTIFICATE, CommandError
-from portcall.cli._ready import READY_FILE, print_ready, reachable, removing, say_aside, time_warning
+from portcall.cli._ready import READY_FILE, print_ready, reachable, say_aside, time_warning
 
 if TYPE_CHECKING:
     from portcall.farm import FarmOptions
@@ -121,7 +121,7 @@ def run_farm(ctx: click.Context, given: dict[str, Any]) -> None:
         if access is not None and access.required and not access.list():
             token = access.make("portcall farm", user="admin", role="admin", top_class="urgent")
         facts = facts_of(options, address, token)
-        print_ready(facts, given["json_to"], given["ready_file"])
+        print_ready(facts, given["json_to"], given["ready_file"], told)
         sys.stdout.flush()
         if given["announce"]:
             needs_tokens, tls = bool(facts["needs_tokens"]), bool(facts["tls"])
@@ -134,7 +134,7 @@ def run_farm(ctx: click.Context, given: dict[str, Any]) -> None:
         elif token:
             say_aside(f"made a token for the user admin, shown this once: {token}")
 
-    with removing(given["ready_file"]), told:
+    with told:
         ended_by = farm.serve(options, say_ready)
     ctx.exit(INTERRUPTED if ended_by == 2 else 0)
 

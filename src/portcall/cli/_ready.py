@@ -8,7 +8,7 @@ import json
 import os
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
@@ -20,23 +20,27 @@ from portcall.errors import printable
 READY_FILE = click.option("--ready-file", type=click.Path(dir_okay=False), help=OPTIONS["--ready-file"].help)
 
 
-def print_ready(facts: Mapping[str, object], json_to: str | None, ready_file: str | None) -> None:
-    """Print the first line, and write the files that programs wait for: the object of ``--json``, each in one line."""
+def print_ready(
+    facts: Mapping[str, object], json_to: str | None, ready_file: str | None, at_end: contextlib.ExitStack
+) -> None:
+    """Print the first line, and write the files that programs wait for: the object of ``--json``, each in one line.
+
+    ``at_end`` removes the ready file, which says that somebody serves, unless it is another's by then.
+    """
     line = json.dumps(facts)
     for path in (ready_file, json_to):
         if path not in (None, "-"):
             write_whole(Path(str(path)), line + "\n", private=bool(facts.get("token")))
+    if ready_file:
+        at_end.callback(remove_own, Path(ready_file), line + "\n")
     click.echo(line if json_to == "-" else f"listening on {facts['address']}")
 
 
-@contextlib.contextmanager
-def removing(ready_file: str | None) -> Iterator[None]:
-    """Remove the file at the end: it says that somebody serves."""
-    try:
-        yield
-    finally:
-        if ready_file:
-            Path(ready_file).unlink(missing_ok=True)
+def remove_own(path: Path, text: str) -> None:
+    """Remove a file that has this text."""
+    with contextlib.suppress(OSError, ValueError):
+        if path.read_text() == text:
+            path.unlink()
 
 
 def time_warning(certificate: str) -> tuple[str, str] | None:
@@ -75,7 +79,10 @@ def reachable(host: str, port: int) -> str:
 def write_whole(path: Path, text: str, private: bool = False) -> None:
     """Write a file that a reader sees whole or not at all; a private one only this user reads."""
     new = path.with_name(path.name + ".new")
-    new.unlink(missing_ok=True)
-    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o666), "w") as file:
-        file.write(text)
-    new.replace(path)
+    try:
+        new.unlink(missing_ok=True)
+        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o666), "w") as file:
+            file.write(text)
+        new.replace(path)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None

@@ -28,7 +28,7 @@ from portcall.cli._announce import Announcement, announcing, check_installed
 from portcall.cli._command import Command, read_duration
 from portcall.cli._errors import DEVICE, INTERRUPTED, CommandError, explain, message_of
 from portcall.cli._output import print_warning
-from portcall.cli._ready import READY_FILE, print_ready, reachable, removing, time_warning
+from portcall.cli._ready import READY_FILE, print_ready, reachable, time_warning
 from portcall.cli._remote import read_token_file
 from portcall.cli._server_options import OPTIONS
 from portcall.cli._store import farm_token, server_token
@@ -183,7 +183,7 @@ def command(ctx: click.Context, /, json_to: str | None, ready_file: str | None, 
 
     def print_ready_line(address: Any) -> None:
         facts = {**address.to_dict(), "pid": os.getpid()}
-        print_ready(facts, json_to, ready_file)
+        print_ready(facts, json_to, ready_file, told)
         if given["announce"]:
             tls, token = bool(options.tls_certificate), bool(options.token)
             told.enter_context(announcing(Announcement("server", options.host, facts["port"], options.key, token, tls)))
@@ -191,7 +191,7 @@ def command(ctx: click.Context, /, json_to: str | None, ready_file: str | None, 
             click.echo(invitation.format(address=reachable(options.host, facts["port"])), err=True)
 
     try:
-        with removing(ready_file), told:
+        with told:
             ended_by = serve_place(given, options, print_ready_line) if joins else rpc.serve(options, print_ready_line)
     except errors.StartError as error:
         raise CommandError(
