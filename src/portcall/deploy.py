@@ -179,7 +179,7 @@ def deploy(
     }
     said = _shell(host, scripts.switch(values), "starting the server")
     if "good" not in said:
-        why = (said.get("failed") or [""])[-1] or "it said nothing"
+        why = (said.get("failed") or [""])[-1].removeprefix("error: ") or "it said nothing"
         state = "the old one runs on" if said.get("pid") else "none runs now"
         raise StartError(f"{host}: the new server did not start, and {state}: {why}")
     port = json.loads(said["ready"][-1])["port"]

@@ -175,7 +175,7 @@ def test_deploy_leaves_the_old_server_where_the_new_one_does_not_run(
 
 def test_deploy_goes_back_to_the_old_server_where_the_new_settings_fail(there: sshd.Machine, program: Path) -> None:
     first = deploy.deploy("board", settings(), program)
-    with pytest.raises(errors.StartError, match=r"is taken; --port takes another$"):
+    with pytest.raises(errors.StartError, match=r"runs on: port \d+ of 127.0.0.1 is taken; --port takes another$"):
         deploy.deploy("board", settings(there.port), program)  # sshd listens there
     assert deploy.look("board").settings == first.settings
     assert works(first)

@@ -84,6 +84,10 @@ class StatusLine:
 
     def wait_for(self, text: str) -> None:
         """Say from now on that this is waited for."""
+        self.say(f"waiting for {text}")
+
+    def say(self, text: str) -> None:
+        """Say from now on that this is under way."""
         self._text, self._since = text, time.monotonic()
 
     def watch(self, session: Session) -> None:
@@ -173,7 +177,7 @@ class StatusLine:
         if bar is not None and (bar.counted or (bar.timed and not bar.total)):
             about, seconds, text = bar.text, now - bar.since, bar.text
         elif self._text:
-            about, seconds, text = self._text, now - self._since, f"waiting for {self._text}"
+            about, seconds, text = self._text, now - self._since, self._text
         elif bar is not None and bar.timed and now - bar.since < 2 * bar.total + PATIENCE:
             return "", ""  # a measurement is one long call
         elif activity:

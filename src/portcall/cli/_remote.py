@@ -17,7 +17,7 @@ import click
 
 from portcall.bench import format_duration
 from portcall.cli._command import Decorated, read_duration, with_options
-from portcall.cli._errors import DEVICE, CommandError
+from portcall.cli._errors import DEVICE, CommandError, message_of
 from portcall.cli._output import print_line, print_warning
 from portcall.cli._progress import StatusLine
 from portcall.cli._store import NAME, Remote, farm_token, read_remotes
@@ -187,7 +187,7 @@ def next_steps(address: str, remotes: Mapping[str, Remote]) -> Iterator[None]:
     except ConnectError as error:
         if error.reason == "refused" and address in remotes and remotes[address].deploy:
             again = f"portcall deploy {remotes[address].deploy}"
-            raise CommandError(str(error), "no server runs there", again, DEVICE, "ConnectError") from error
+            raise CommandError(message_of(error), "no server runs there", again, DEVICE, "ConnectError") from error
         near = difflib.get_close_matches(address, remotes, n=3)
         if error.reason != "unknown-host" or not near:
             raise

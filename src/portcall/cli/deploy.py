@@ -70,13 +70,13 @@ def command(json_to: str | None, host: str, action: str | None, **given: Any) ->
         else:
             with StatusLine() as status:
                 if action == "update":
-                    done = deploy.update(host, given["program"], wheels=wheels, progress=status.wait_for)
+                    done = deploy.update(host, given["program"], wheels=wheels, progress=status.say)
                 else:
                     settings = settings_of(host, given)
                     secret = read_token_file(given["token_file"]) or os.environ.get("PORTCALL_FARM_TOKEN", "")
                     done = deploy.deploy(
                         host, settings, given["program"], wheels=wheels,
-                        farm_token=secret or farm_token(settings.farm), progress=status.wait_for,
+                        farm_token=secret or farm_token(settings.farm), progress=status.say,
                     )  # fmt: skip
             finish(host, done, given, json_to)
     except StartError as error:
