@@ -41,6 +41,13 @@ def test_cache_folder_ignores_a_relative_variable(tmp_path: Path, monkeypatch: p
     assert _folders.cache_folder("models") == tmp_path / ".cache" / "portcall" / "models"
 
 
+def test_cache_folder_that_cannot_be_made_names_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file" / "cache"))
+    with pytest.raises(NotADirectoryError, match=r"XDG_CACHE_HOME.*file/cache"):
+        _folders.cache_folder("models")
+
+
 def test_cache_folder_below_a_shared_one_is_this_users(shared: Path) -> None:
     """Others can make files beside ours, and not in it; but they could rename it."""
     with pytest.raises(PermissionError, match="shared"):

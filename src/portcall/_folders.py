@@ -30,13 +30,19 @@ def cache_folder(name: str) -> Path:
     home = os.environ.get("XDG_CACHE_HOME", "")
     if not os.path.isabs(home):  # to be ignored, the rules say
         home = os.path.join(os.path.expanduser("~"), ".cache")
-    Path(home).mkdir(mode=0o700, parents=True, exist_ok=True)
-    _check_private(Path(home), shared=True)
     folder = Path(home)
-    for part in ("portcall", name):
-        folder /= part
-        folder.mkdir(mode=0o700, exist_ok=True)
-        _check_private(folder)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _check_private(folder, shared=True)
+        for part in ("portcall", name):
+            folder /= part
+            folder.mkdir(mode=0o700, exist_ok=True)
+            _check_private(folder)
+    except OSError as error:
+        if error.filename is None:  # one of ours
+            raise
+        remedy = "set XDG_CACHE_HOME to a folder of yours"
+        raise OSError(error.errno, f"no cache can be kept there: {error.strerror}; {remedy}", str(folder)) from None
     return folder
 
 
