@@ -33,9 +33,15 @@ from rpc.raw_client import (
     tensor,
     text,
 )
-from rpc.serving import FUNCTIONS, Program, serving, wait_until
+from rpc.serving import FUNCTIONS, Program, Serving, serving, wait_until
 
 EXPIRED = 'RPCSessionTimeoutError: Your {}s session has expired, try to increase the "session_timeout" value.'
+
+
+def zygote_of(server: Serving) -> int:
+    """The process that sessions come from, which was started last."""
+    pid = server.process.pid
+    return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[-1])
 
 
 def hang(client: RawClient) -> None:
@@ -188,7 +194,7 @@ def test_server_out_of_descriptors_tells_the_client(program: Program) -> None:
 
 def test_zygote_out_of_descriptors_tells_the_client() -> None:
     with serving(program="python") as server:
-        zygote = int(Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text().split()[-1])
+        zygote = zygote_of(server)
         used = len(os.listdir(f"/proc/{zygote}/fd"))
         soft, hard = resource.prlimit(zygote, resource.RLIMIT_NOFILE)
         resource.prlimit(zygote, resource.RLIMIT_NOFILE, (used + 3, hard))
@@ -242,6 +248,24 @@ def test_message_limit_refuses_long_messages() -> None:
 
 
 # ---- The server's own processes -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("handler", ["signal.SIG_IGN", "lambda *_: os.waitpid(-1, 0)"])
+def test_zygote_waits_for_its_sessions_whatever_the_imported_code_does_with_signals(
+    handler: str,
+) -> None:
+    functions = f"""
+import os, signal
+signal.signal(signal.SIGCHLD, {handler})
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+"""
+    with serving(program="python", functions=functions) as server, RawClient(server.address).open() as first:
+        with RawClient(server.address).open() as second:
+            assert second.echo(1) == 1
+            name = second.name
+        server.ended(name)
+        os.kill(zygote_of(server), signal.SIGINT)
+        assert first.echo(1) == 1
 
 
 def test_zygote_with_threads_spawns_instead_of_forking() -> None:

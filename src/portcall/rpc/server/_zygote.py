@@ -112,6 +112,8 @@ class Zygote:
         if self._options.sandbox:
             session_library()["prepare_sandbox"]()
         self._offer = load_user_code(self._options)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # whatever that code wants: nobody else waits for our children,
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # and Ctrl-C is the supervisor's
         self._reason = "of --no-fork" if self._options.no_fork else threads_in_the_way()
         if not self._reason:
             _zstd.is_available()  # so that each session need not
