@@ -74,6 +74,16 @@ def test_what_follows_is_part_of_the_kernel() -> None:
         assert largest_error(machine(x).numpy(), expected) <= TOLERANCE
 
 
+def test_means_of_large_pictures_are_not_rounded_more_than_onnxruntime_does() -> None:
+    nodes = [Node("Conv", ["x", "d"], ["c"], group=24), Node("GlobalAveragePool", ["c"], ["y"])]
+    model = make(nodes, {"x": [1, 24, 160, 160]}, ["y", "c"], {"d": random(24, 1, 3, 3)})
+    x = random(1, 24, 160, 160) * np.float32(0.3) + np.float32(1)
+    executor = compile.onnx(model, check=False, runtime="graph").load()
+    executor.run(x=x)
+    mean, picture = (executor.get_output(k).numpy().astype("float64") for k in (0, 1))
+    assert largest_error(mean, picture.mean((2, 3), keepdims=True)) <= 1e-6
+
+
 def test_transposed_convolutions_are_others() -> None:
     kinds: list[tuple[int, int, int, dict[str, Any]]] = [
         (24, 2, 2, {}), (1, 2, 2, {}), (17, 3, 2, {"pads": [1, 0, 1, 1], "output_padding": [1, 0]}),

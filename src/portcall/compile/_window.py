@@ -154,7 +154,16 @@ def _tile(job: _Job, segment: Segment, n: Index, oh: Index, ow: Index, channel: 
     first, last = window.rows_inside(oh)
     with w.loop(last - first, begin=first) as ky:
         row = n * window.h + oh * window.sh + ky * window.dh - window.top
-        if window.wide:
+        if window.wide and job.what.kind == "add" and job.what.dtype == "float32":
+            # The sum of a row, and then of rows: so fewer numbers are added to a large one, which rounds them.
+            of_row = w.registers(segment.rows, lanes)
+            with w.unrolled(segment.rows) as t, w.vector(lanes) as lane:
+                w.store(of_row, (t, lane), tirx.const(0.0, "float32"))
+            with w.loop(window.kw) as kx:
+                _tap(job, of_row, row, ky, kx, ow, (0, segment.rows), channel, lanes)
+            with w.unrolled(segment.rows) as t, w.vector(lanes) as lane:
+                w.store(found, (t, lane), found[t, lane] + of_row[t, lane])
+        elif window.wide:
             with w.loop(window.kw) as kx:
                 _tap(job, found, row, ky, kx, ow, (0, segment.rows), channel, lanes)
         else:
