@@ -254,6 +254,27 @@ def test_no_function_of_a_library_expects_that_its_tensors_share_memory(monkeypa
     assert [name for name, attrs in said.items() if not attrs.get("tirx.noalias")] == []
 
 
+@pytest.mark.parametrize(
+    ("names", "shape"),
+    [(["?", "?"], (3, 4)), (["", "None"], (3, 4)), (["None", "None"], (3, 4)), (["batch-size", "n"], (3, 4)),
+     (["c/d", "d"], (3, 4)),     (["3n", "size(x)"], (3, 4)), (["a.b", "a_b"], (3, 4)), (["extent", "?"], (3, 4)),
+     (["n", "n + 1"], (3, 4)), (["2*n", "n"], (6, 3)), (["n", "n"], (3, 3))],
+    ids=str,
+)  # fmt: skip
+def test_names_of_extents_are_no_more_than_names(names: list[str], shape: tuple[int, ...]) -> None:
+    model = make([Node("ReduceSum", ["x"], ["sum"]), Node("Sub", ["x", "sum"], ["y"])], {"x": names}, ["y"])
+    x = random(*shape)
+    (expected,) = reference(model, {"x": x}).values()
+    assert largest_error(compile.onnx(model, runtime="vm").load()(x).numpy(), expected) <= TOLERANCE
+
+
+def test_extents_that_are_computed_of_others_follow_from_them() -> None:
+    model = make([Node("Concat", ["past", "x"], ["all"], axis=1), Node("Add", ["all", "mask"], ["y"])],
+                 {"past": [1, "past"], "x": [1, "new"], "mask": [1, "past + new"]}, ["y"])  # fmt: skip
+    executor = compile.onnx(model, shapes={"past": (1, 5), "x": (1, 2)}, runtime="graph").load()
+    assert executor.get_input("mask").shape == (1, 7)
+
+
 def test_large_weights_come_into_the_library_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import tvm
 

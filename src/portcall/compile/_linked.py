@@ -142,7 +142,10 @@ def link(module: Any, machine: Target, weights: Weights) -> Linked:
         return str(_write_table(module, weights, Path(folder)))
 
     usual = has_assembly(machine) and _imports_a_library_alone(module)
-    module.export_library(str(made.path), fcompile=create, fpack_imports=pack if usual else None)
+    with working_folder() as folder:  # which goes, too, if this process is killed
+        module.export_library(
+            str(made.path), fcompile=create, fpack_imports=pack if usual else None, workspace_dir=str(folder)
+        )
     return made
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import operator
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,11 @@ Source = Any  # a path, bytes, or a ModelProto
 _BLOCK = 1 << 20
 # Extents of pictures and of sequences: for the last two axes of four, and for all other axes but the batch.
 _USUAL = ((224, 224, 128), (48, 320, 512), (128, 128, 16000), (640, 640, 224), (32, 32, 32), (1, 1, 1))
+_NO_NAMES = ("", "?", "None")  # of extents, as exporters write them: each is one of its own
+_EXPRESSION = re.compile(r"(\w+) *([-+*/]|//) *(\w+)")  # which onnxruntime does not compute, but exporters mean it
+_OPERATIONS: Mapping[str, Callable[[int, int], int]] = {
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.floordiv, "//": operator.floordiv,
+}  # fmt: skip
 _OF_TYPES = "Inferred elem type differs"  # in what onnx says
 _INFERENCE = re.compile(r"\(op_type:\s*(\w+)(?:, node name:\s*(.*?))?\):\s*(?:\[\w+\]\s*)?(.*)")
 
@@ -210,7 +216,7 @@ def bind_shapes(
             continue
         said, given = extents_of(value), shapes.get(name)
         if given is None and said is not None:
-            given = [named.get(each) if isinstance(each, str) else each for each in said]
+            given = [named.get(each, computed(each, named)) if isinstance(each, str) else each for each in said]
         if given is not None:
             extents = [None if extent is None else int(extent) for extent in given]
             fits = said is None or (
@@ -289,6 +295,11 @@ def likely_shapes(model: Model, names: Sequence[str]) -> Iterator[dict[str, list
                 else size
                 for place, (extent, size) in enumerate(zip(extents, sizes, strict=False))
             ]
+        pairs = [(word, size) for name, sizes in found.items() for word, size in zip(said[name], sizes, strict=False)]
+        values = {word: size for word, size in pairs if isinstance(word, str) and word != "?"}
+        for name, sizes in found.items():
+            for place, word in enumerate(said[name][: len(sizes)]):
+                sizes[place] = max(1, computed(word, values) or sizes[place])
         return found
 
     with_states = len(said) > 1 and any(inner(extents, 1) for extents in said.values())
@@ -304,6 +315,49 @@ def likely_shapes(model: Model, names: Sequence[str]) -> Iterator[dict[str, list
             yield found
     if not any_fit:
         yield first
+
+
+def expression_of(extent: int | str, names: Container[str]) -> tuple[str, str, str] | None:
+    """Return an operand, an operator and an operand where an extent is computed of others: ``past + 1``."""
+    found = _EXPRESSION.fullmatch(extent) if isinstance(extent, str) else None
+    if found is None:
+        return None
+    parts = (found[1], found[3])
+    known = all(part.isdigit() or part in names for part in parts) and not all(part.isdigit() for part in parts)
+    return (found[1], found[2], found[3]) if known else None
+
+
+def computed(extent: int | str, values: Mapping[str, int]) -> int | None:
+    """Return an extent that is computed of others; None for any other one, and where these are not known."""
+    parts = expression_of(extent, values)
+    if parts is None:
+        return None
+    left, right = (int(part) if part.isdigit() else values[part] for part in (parts[0], parts[2]))
+    return None if parts[1] in "//" and right == 0 else _OPERATIONS[parts[1]](left, right)
+
+
+def name_extents(model: Model) -> None:
+    """Name each extent of the inputs that is not fixed, so that no two are one, and no name is taken for an expression.
+
+    Exporters leave names out, and write ``?`` and ``None`` for any extent, and names such as ``batch-size``.
+    """
+    dims = [dim for value in inputs_of(model) for dim in value.type.tensor_type.shape.dim]
+    words = {dim.dim_param for dim in dims if dim.dim_param}
+    taken, made = set(words), dict[str, str]()
+
+    def free(name: str) -> str:
+        number, found = 1, name
+        while found in taken:
+            found = f"{name}{(number := number + 1)}"
+        taken.add(found)
+        return found
+
+    for dim in dims:
+        word = dim.dim_param
+        if dim.WhichOneof("value") != "dim_value" and word.strip() in _NO_NAMES:
+            dim.dim_param = free("extent")
+        elif word and not word.isidentifier() and expression_of(word, words) is None:
+            made[word] = dim.dim_param = made.get(word) or free(re.sub(r"\W|^(?=\d)", "_", word))
 
 
 def _text(shape: Sequence[int | str] | None) -> str:

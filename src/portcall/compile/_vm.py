@@ -31,7 +31,7 @@ from portcall.compile._labels import Labels
 from portcall.compile._linked import Linked, Weights, has_assembly, link
 from portcall.compile._loops import inline_control
 from portcall.compile._lower import FuseTransposed, lower, lower_functions
-from portcall.compile._model import bind_shapes, fix_inputs, inputs_of, likely_shapes, load, type_text
+from portcall.compile._model import bind_shapes, fix_inputs, inputs_of, likely_shapes, load, name_extents, type_text
 from portcall.compile._options import Options
 from portcall.compile._simplify import decompose, without_recurrent
 from portcall.compile._target import Target, find_target
@@ -124,6 +124,7 @@ def _compile_executable(model: Any, target: str, options: Options) -> CompiledEx
             bind_shapes(given, options.shapes, fixed=False)
             inputs = {value.name: type_text(value) for value in inputs_of(given)}
             proto = inline_control(decompose(inline_control(copied(given))))
+            name_extents(proto)
             check_operators(proto, graph=False)
             proto = without_recurrent(proto)
         with steps.step("import"), as_model_error("import"):

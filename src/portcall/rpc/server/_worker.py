@@ -19,6 +19,7 @@ import importlib.util
 import io
 import os
 import re
+import select
 import signal
 import site
 import sys
@@ -247,7 +248,6 @@ def connect_further(
 @contextlib.contextmanager
 def calling_when_gone(client: int, action: Callable[[], None]) -> Iterator[None]:
     """Call ``action`` when the client of this descriptor closes its connection during the block."""
-    import select
     import threading
 
     ended, end = os.pipe()
