@@ -62,6 +62,7 @@ void Supervisor::Prepare() {
       << "anyone who reaches " << options_.host << " could run any code here: give --token-file FILE (or "
       << "PORTCALL_TOKEN); or say --insecure in a network that you trust";
   listener_ = Listen(options_);
+  signal(SIGCHLD, SIG_DFL);  // where who started us ignores it, the ends of processes would not be told
   if (!options_.sandbox.empty()) {
     session_.sandbox = std::make_unique<Sandbox>();
     session_.sandbox->Check(options_.sandbox);
@@ -71,6 +72,7 @@ void Supervisor::Prepare() {
   const sigset_t ours = OurSignals();
   sigprocmask(SIG_BLOCK, &ours, &session_.signals);
   signal(SIGPIPE, SIG_IGN);
+  signal(SIGCHLD, SIG_DFL);  // what was loaded may ignore it, too
   signals_ = Descriptor(signalfd(-1, &ours, SFD_CLOEXEC | SFD_NONBLOCK));
   int ends[2];
   if (!signals_ || pipe2(ends, O_CLOEXEC) != 0) throw SystemError("cannot start");

@@ -250,6 +250,21 @@ def test_message_limit_refuses_long_messages() -> None:
 # ---- The server's own processes -----------------------------------------------------------------------------------
 
 
+def test_server_sees_its_sessions_end_where_who_started_it_ignores_that() -> None:
+    with contextlib.ExitStack() as stack:
+        before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        try:
+            server = stack.enter_context(serving("--sandbox", "best"))
+        finally:
+            signal.signal(signal.SIGCHLD, before)
+        found = server.event("sandbox")["message"]
+        with RawClient(server.address).open() as client:
+            name = client.name
+        server.ended(name)
+    with serving("--sandbox", "best") as usual:
+        assert usual.event("sandbox")["message"] == found
+
+
 @pytest.mark.parametrize("handler", ["signal.SIG_IGN", "lambda *_: os.waitpid(-1, 0)"])
 def test_zygote_waits_for_its_sessions_whatever_the_imported_code_does_with_signals(
     handler: str,

@@ -95,6 +95,8 @@ class Supervisor:
         options = self._options
         if options.token or options.tls_certificate or options.gate >= 0:
             protect_memory()
+        if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:  # as who started us has it: no ends would be told
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         if self._options.sandbox:
             self._sandbox = find_sandbox(self._options.sandbox)
         if options.tls_certificate:
