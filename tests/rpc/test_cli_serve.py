@@ -104,6 +104,14 @@ def test_serve_exits_with_the_code_of_the_signal(tmp_path: Path, number: signal.
     assert not place.exists()
 
 
+def test_serve_stops_where_who_started_it_blocks_the_signal() -> None:
+    line = ["env", "--block-signal=TERM", *command("serve", "--port", "0", "--silent")]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, text=True) as process:
+        first_line(process)
+        process.terminate()
+        assert process.wait(60) == 0
+
+
 def test_serve_under_nohup_ignores_sighup() -> None:
     code = "import signal, os, sys; signal.signal(signal.SIGHUP, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
     words = [sys.executable, "-c", code, sys.executable, "-m", "portcall", "serve", "--port", "0", "--silent"]

@@ -58,6 +58,7 @@ from portcall.rpc.wire._facts import KILL_AGAIN, SHORT_TOKEN
 
 FOLDER_PREFIX = "portcall-server-"
 LEAVING = 1.0  # seconds for a pump to say why its client left during the handshake of TLS
+_UNBLOCKED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGURG)
 
 
 class Supervisor:
@@ -95,8 +96,10 @@ class Supervisor:
         options = self._options
         if options.token or options.tls_certificate or options.gate >= 0:
             protect_memory()
-        if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:  # as who started us has it: no ends would be told
+        # Who started us may ignore the ends of processes, or block what stops us and what interrupts calls.
+        if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _UNBLOCKED)
         if self._options.sandbox:
             self._sandbox = find_sandbox(self._options.sandbox)
         if options.tls_certificate:
