@@ -127,6 +127,13 @@ def test_command_that_lacks_a_package_names_its_extra(
     assert EXTRAS[extra].command in next(line for line in lines if line.startswith("  next: "))
 
 
+def test_command_knows_how_its_programs_end_where_who_started_it_ignores_that(tmp_path: Path) -> None:
+    (tmp_path / "bad.c").write_text("int f( {")
+    words = ["env", "--ignore-signal=CHLD", sys.executable, "-m", "portcall", "compile", "bad.c", "--output", "bad.so"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, "bad.c:1" in done.stderr) == (1, True)
+
+
 @pytest.mark.usefixtures("opencl_plugin")
 def test_doctor_reports_a_variable_that_names_a_missing_compiler(
     invoke: Invoke, monkeypatch: pytest.MonkeyPatch

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import codecs
 import os
+import signal
 import sys
 from io import TextIOWrapper
 from typing import TextIO
@@ -68,6 +69,10 @@ cli = LazyGroup(
 def main() -> None:
     """Run the command line of this process and exit with its code."""
     protect_output()
+    if (
+        signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN
+    ):  # as who started us has it: each program would seem to succeed
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     cli.main(prog_name="portcall", obj=Settings(isolate=True))
 
 
