@@ -7,6 +7,8 @@ import asyncio
 import contextlib
 import socket
 import struct
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -152,3 +154,29 @@ def test_connect_recognises_a_tvm_server_that_repeats_our_options() -> None:
             rpc.connect("127.0.0.1", listener.getsockname()[1], "android:0.5", token="")
         thread.join()
     assert len(seen[0]) == 8  # the session has begun
+
+
+FORKS = """
+import os, sys
+import portcall
+
+with portcall.farm.connect(sys.argv[1], token="", user="ann") as lab, lab.lease("k") as lease:
+    lab.status()  # a connection is there
+    pid = os.fork()
+    if pid == 0:
+        for _ in range(20):
+            assert "places" in lab.status()
+        with lease.session() as session:
+            assert session["portcall.rpc.machine"] is not None
+        sys.exit(0)  # it leaves the blocks
+    for _ in range(20):
+        lease.extend(60)
+    assert os.waitpid(pid, 0)[1] == 0
+    with lease.session() as session:
+        assert session["portcall.rpc.machine"] is not None
+"""
+
+
+def test_copy_of_a_process_leaves_its_leases_and_connections(farm: RunningFarm) -> None:
+    subprocess.run([sys.executable, "-c", FORKS, f"{farm.host}:{farm.port}"], check=True)
+    idle(farm)

@@ -60,10 +60,15 @@ class Farm:
 
     def __init__(self, channel: FarmChannel) -> None:
         self._channel = channel
+        self._closed = False
+        self._begin()
+
+    def _begin(self) -> None:
+        """Have no leases."""
+        self._owner = os.getpid()
         self._leases: dict[str, Lease] = {}
         self._lock = threading.Condition()
         self._thread: threading.Thread | None = None
-        self._closed = False
 
     @property
     def address(self) -> str:
@@ -251,7 +256,9 @@ class Farm:
         return self._channel.call(what, **fields)
 
     def close(self) -> None:
-        """Release all leases."""
+        """Release all leases, but those of the process of which this one is a copy."""
+        if os.getpid() != self._owner:
+            self._begin()
         with self._lock:
             self._closed = True
             leases = list(self._leases.values())
@@ -289,6 +296,8 @@ class Farm:
     # ---- Heartbeats ----
 
     def _keep(self, lease: Lease) -> None:
+        if os.getpid() != self._owner:
+            self._begin()
         with self._lock:
             self._leases[lease.id] = lease
             if self._thread is None:
@@ -329,6 +338,7 @@ class Lease:
 
     def __init__(self, farm: Farm, view: dict[str, Any], secret: str, own: bool = True) -> None:
         self._own = own
+        self._owner = os.getpid()
         self._farm = farm
         self._secret = secret
         self._view = view
@@ -405,7 +415,10 @@ class Lease:
         self._ask("extend", seconds=seconds)
 
     def release(self) -> None:
-        """Give the place back; its sessions end. A second time, and when the lease is over already, nothing happens."""
+        """Give the place back; its sessions end. A second time, when the lease is over already, and in a process that
+        is a copy of the one that has it, nothing happens."""
+        if os.getpid() != self._owner:
+            return
         self._farm._forget(self)
         if not self._over:
             self._over = "released"

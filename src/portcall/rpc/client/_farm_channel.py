@@ -60,6 +60,7 @@ class FarmChannel:
 
     def _start(self) -> None:
         """Have no connections."""
+        self._owner = os.getpid()
         self._local = threading.local()
         self._lock = threading.Lock()
         self._sockets: set[socket.socket] = set()
@@ -77,6 +78,8 @@ class FarmChannel:
             AuthenticationError: it wants a token, or another one.
             FarmError: it refuses; ``reason`` is a word for programs.
         """
+        if os.getpid() != self._owner:  # a copy of the process that has the connections, and reads the answers there
+            self._start()
         request = self._request({"do": what, "user": self.user, **({"hold": hold} if hold else {}), **fields})
         kept = getattr(self._local, "sock", None) is not None
         try:
@@ -211,6 +214,8 @@ class FarmChannel:
 
     def close(self) -> None:
         """Close all connections; a thread that waits for an answer gets an error."""
+        if os.getpid() != self._owner:
+            self._start()
         with self._lock:
             self._closed = True
             for sock in self._sockets:
