@@ -275,6 +275,14 @@ def test_extents_that_are_computed_of_others_follow_from_them() -> None:
     assert executor.get_input("mask").shape == (1, 7)
 
 
+@pytest.mark.parametrize("axes", [[2, 3], [1, 2, 3], [1, 3]], ids=str)
+def test_sums_over_unknown_extents_are_rounded_no_more_than_onnxruntime_rounds_them(axes: list[int]) -> None:
+    model = make([Node("ReduceMean", ["x"], ["y"], axes=axes)], {"x": ["n", 24, "h", "w"]}, ["y"])
+    x = random(2, 24, 150, 170) * np.float32(0.3) + np.float32(1)
+    y = compile.onnx(model, check=False, runtime="vm").load()(x).numpy()
+    assert largest_error(y.astype("float64"), x.astype("float64").mean(tuple(axes), keepdims=True)) <= 1e-6
+
+
 def test_large_weights_come_into_the_library_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import tvm
 

@@ -13,6 +13,7 @@ from portcall.compile._reading import walk
 from portcall.compile._target import Target
 from portcall.compile._writer import written
 
+_LONG = 16  # an axis over which a sum may be rounded; those that are not known are taken for it
 _FEW = 4  # expressions of a stage that stand in the place of several loads
 
 
@@ -70,7 +71,11 @@ def _sum_along(made: Any, block: Any) -> None:
     if len(kinds) != len(loops) or not 0 <= (last := kinds.count(0)) < len(kinds) or 2 in kinds[:last]:
         return
     stage = made.get(block)
-    if last and _lies_along(stage.body, stage.iter_vars[last - 1].var):
+    along = last > 0 and _lies_along(stage.body, stage.iter_vars[last - 1].var)
+    long = [(_extent(made, loop) or _LONG) >= _LONG for loop in loops[last:]]
+    if _is_rounded_sum(stage.body) and long[0] and any(long[1:]):
+        _try(lambda block: _sum_parts(made, block, loops[last], last, along), block)
+    elif along:
         _try(lambda block: _sum_rows(made, block, loops, last), block)
     elif not all(_extent(made, loop) for loop in loops[last:]):
         _try(lambda block: made.decompose_reduction(block, loops[last]), block)
@@ -82,6 +87,20 @@ def _sum_rows(made: Any, block: Any, loops: list[Any], last: int) -> None:
     made.reorder(*loops[last:], loops[last - 1])
 
 
+def _sum_parts(made: Any, block: Any, loop: Any, last: int, along: bool) -> None:
+    """Sum up over the first axis what is summed up over the others: sums of fewer numbers are rounded less."""
+    part = made.rfactor(loop, 0)
+    if along:
+        across, first = list(made.get_loops(part))[last - 1 : last + 1]
+        made.reorder(first, across)
+    _sum_along(made, part)
+    loops = list(made.get_loops(block))
+    if along:
+        _sum_rows(made, block, loops, last)
+    else:
+        made.decompose_reduction(block, loops[last])
+
+
 def _lies_along(store: Any, axis: Any) -> bool:
     """Tell whether a stage reads, beside its own result, a tensor whose last axis is this one."""
     if type(store).__name__ != "BufferStore":
@@ -90,6 +109,11 @@ def _lies_along(store: Any, axis: Any) -> bool:
     return any(
         not load.source.same_as(store.buffer) and load.indices and load.indices[-1].same_as(axis) for load in loads
     )
+
+
+def _is_rounded_sum(store: Any) -> bool:
+    added = type(getattr(store, "value", None)).__name__ == "Add"
+    return added and str(store.buffer.dtype).startswith("float")
 
 
 def _is_spatial(made: Any, block: Any) -> bool:
