@@ -52,6 +52,9 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError("--portcall-remote and --portcall-farm both say where to run: leave one out")
     if farm and not key and not os.environ.get("PORTCALL_LEASE"):
         raise pytest.UsageError("--portcall-farm needs --portcall-key, which says what to ask for")
+    against = config.getoption("portcall_against")
+    if against and not os.path.isdir(against):
+        raise pytest.UsageError(f"--portcall-against: there is no folder '{against}'")
     config.addinivalue_line("markers", "needs(constraint): what the board has to have, such as 'ram>=4GiB'; "
                             "the test is skipped on others (portcall)")  # fmt: skip
 

@@ -244,6 +244,7 @@ def test_c(remote): pass
     [
         (("--portcall-remote=a:1", "--portcall-farm=b:1"), "leave one out"),
         (("--portcall-farm=b:1",), "--portcall-key"),
+        (("--portcall-against=missing",), "missing"),
     ],
 )
 def test_options_that_do_not_fit_end_the_run(words: tuple[str, ...], text: str, tmp_path: Path) -> None:
