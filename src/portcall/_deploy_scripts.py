@@ -210,7 +210,7 @@ switch() {
   if [ -n "$farm_token" ]; then printf '%s\\n' "$farm_token" >new-farm-token; fi
   if server_pid; then
     : >old-ran
-    if [ ! -f new-server ] && [ -f ready ] && cmp -s new-run run && cmp -s new-settings settings &&
+    if [ ! -f new-server ] && [ -s ready ] && cmp -s new-run run && cmp -s new-settings settings &&
        [ ! -f new-token ] && { [ ! -f new-farm-token ] || cmp -s new-farm-token farm-token; }; then
       rm -f new-* old-*
       same=1

@@ -21,6 +21,7 @@ import tarfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from portcall import _deploy_scripts as scripts
 from portcall import board
@@ -182,7 +183,7 @@ def deploy(
         why = (said.get("failed") or [""])[-1].removeprefix("error: ") or "it said nothing"
         state = "the old one runs on" if said.get("pid") else "none runs now"
         raise StartError(f"{host}: the new server did not start, and {state}: {why}")
-    port = json.loads(said["ready"][-1])["port"]
+    port = _object((said.get("ready") or [""])[-1]).get("port", wanted.port)
     return Deployed(
         machine, wanted, str(_reached(host, port)), "" if wanted.farm else (said.get("token") or [""])[-1],
         int((said.get("pid") or ["0"])[-1]), sent, "same" not in said,
@@ -228,14 +229,29 @@ def look(host: str) -> Machine:
         machine = _NARROW.get(machine, machine if machine == "arm" else "")
     end = _ARM_ENDS.get(libc, "") if machine == "arm" else libc
     target = f"{machine}-linux-{end}" if machine and end and last("system") == "Linux" else ""
-    kept, ready = last("settings"), last("ready")
-    known = {each.name for each in dataclasses.fields(Settings)}
     return Machine(
         last("system"), last("machine"), libc, target, last("python"), last("service"),
         last("version").removeprefix("portcall-server "), last("digest"),
-        Settings(**{key: value for key, value in json.loads(kept).items() if key in known}) if kept else None,
-        int(last("pid") or 0), json.loads(ready)["address"] if ready else "",
+        _settings(last("settings")), int(pid) if (pid := last("pid")).isdecimal() else 0,
+        str(_object(last("ready")).get("address", "")),
     )  # fmt: skip
+
+
+def _object(text: str) -> dict[str, Any]:
+    """Return an object of JSON; an empty one for what is none, as a file is after a loss of power."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _settings(text: str) -> Settings | None:
+    """Return what was kept of a server there; None where that is not readable."""
+    found, usual = _object(text), dataclasses.asdict(Settings())
+    if not found or any(type(value) is not type(usual.get(key, value)) for key, value in found.items()):
+        return None
+    return Settings(**{key: value for key, value in found.items() if key in usual})
 
 
 def remove(host: str) -> bool:

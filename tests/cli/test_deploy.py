@@ -181,6 +181,26 @@ def test_deploy_goes_back_to_the_old_server_where_the_new_settings_fail(there: s
     assert works(first)
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("settings", ""), ("settings", '{"na'), ("settings", "[]"), ("settings", '{"port": "x"}'), ("ready", ""),
+     ("pid", "abc")],
+)  # fmt: skip
+def test_deploy_mends_files_that_a_loss_of_power_has_spoilt(
+    there: sshd.Machine, program: Path, name: str, text: str
+) -> None:
+    first = deploy.deploy("board", settings(), program)
+    if name == "pid":
+        os.kill(first.pid, signal.SIGTERM)
+        wait_until(lambda: not command_of(first.pid))
+    (there.program.parent / name).write_text(text)
+    assert (deploy.look("board").settings is None) == (name == "settings")
+    again = deploy.deploy("board", first.settings, program)
+    assert works(again)
+    found = deploy.look("board")
+    assert (found.settings, found.address, found.pid) == (first.settings, first.address, again.pid)
+
+
 @pytest.mark.parametrize("half", [False, True], ids=["before", "half-way"])
 @pytest.mark.parametrize("call", [1, 2, 3])
 def test_deploy_over_a_connection_that_is_cut_leaves_the_old_server(
