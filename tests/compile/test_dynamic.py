@@ -283,6 +283,28 @@ def test_sums_over_unknown_extents_are_rounded_no_more_than_onnxruntime_rounds_t
     assert largest_error(y.astype("float64"), x.astype("float64").mean(tuple(axes), keepdims=True)) <= 1e-6
 
 
+def test_extents_that_are_known_decide_though_others_are_not() -> None:
+    """As torch asks how many axes a value has, and how long one is, before it squeezes it; and a slice backwards."""
+    branches = {
+        name: helper.make_graph(
+            [Node(op, words, [f"{op}_y"])], name, [], [helper.make_tensor_value_info(f"{op}_y", 1, None)]
+        )
+        for name, op, words in (("then_branch", "Squeeze", ["long", "one"]), ("else_branch", "Identity", ["long"]))
+    }
+    nodes = [
+        Node("Unsqueeze", ["x", "one"], ["long"]), Node("Shape", ["long"], ["shape"]),
+        Node("Gather", ["shape", "one"], ["extent"]), Node("Equal", ["extent", "one"], ["is_one"]),
+        Node("If", ["is_one"], ["short"], **branches),
+        Node("Slice", ["short", "last", "first", "one", "back"], ["y"]),
+    ]  # fmt: skip
+    numbers = {"one": integers(1), "last": integers(-1), "first": integers(-(2**63) + 1), "back": integers(-1)}
+    model = make(nodes, {"x": ["batch", "n"]}, ["y"], numbers)
+    machine = compile.onnx(model, runtime="vm").load()
+    for shape in ((1, 1), (2, 7)):
+        x = random(*shape)
+        assert np.array_equal(machine(x).numpy(), x[:, ::-1])
+
+
 def test_large_weights_come_into_the_library_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import tvm
 

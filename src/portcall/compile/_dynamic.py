@@ -326,16 +326,25 @@ class _Dynamic(Importer):
             return None
         axes = list(range(len(starts))) if axes is None else [int(axis) % len(data) for axis in axes]
         steps = [1] * len(axes) if steps is None else [min(s, LONGEST) if isinstance(s, int) else s for s in steps]
-        if any(not isinstance(step, int) or step < 1 for step in steps):
+        x, parts = inputs[0], []
+        for axis, start, stop, step in zip(axes, starts, ends, steps, strict=True):
+            if step == -1 and _is_last(start) and isinstance(stop, int) and stop <= -_BEYOND:
+                x = self.bb.emit(relax.op.flip(x, axis))
+            else:
+                parts.append((axis, start, stop, step))
+        if any(not isinstance(step, int) or step < 1 for *_, step in parts):
             return None
+        if not parts:
+            return x
         begin, end = [], []
-        for axis, start, stop in zip(axes, starts, ends, strict=True):
+        for axis, start, stop, _ in parts:
             bounds = self._of_one(start, stop, data[axis]) or [self._place(each, data[axis]) for each in (start, stop)]
             if any(bound is None for bound in bounds):
                 return None
             begin.append(bounds[0])
             end.append(self._later(*bounds))
-        return relax.op.strided_slice(inputs[0], axes, begin, end, steps, assume_inbound=True)
+        axes, steps = [part[0] for part in parts], [part[3] for part in parts]
+        return relax.op.strided_slice(x, axes, begin, end, steps, assume_inbound=True)
 
     def _of_one(self, start: Any, stop: Any, extent: Any) -> list[Any] | None:
         """Return where a slice of one element is, whose result is broadcast then; None for others.
@@ -547,6 +556,11 @@ def shape_of(e: Expr) -> list[Any] | None:
     if not isinstance(e.ty, relax.TensorType) or not isinstance(shape, relax.ShapeExpr):
         return None
     return [int(each.value) if isinstance(each, tirx.IntImm) else each for each in shape.values]
+
+
+def _is_last(place: Any) -> bool:
+    """Tell whether a slice backwards begins at the end."""
+    return isinstance(place, int) and (place == -1 or place >= _BEYOND)
 
 
 def _is(a: Any, b: Any) -> bool:

@@ -8,7 +8,7 @@ a channel is multiplied by, and what is added to it, goes into the convolution i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -280,8 +280,9 @@ def fold_empty(graph: Graph) -> None:
 def fold_constants(graph: Graph, but: Sequence[str] = ()) -> int:
     """Compute what depends on constants and shapes alone, but not some operators; return how many nodes that were."""
     kept, count = [], 0
+    shapes = {node.output[0]: node for node in graph.nodes if node.op_type == "Shape"}
     for node in graph.nodes:
-        found = None if node.op_type in but else _computed(graph, node)
+        found = None if node.op_type in but else _computed(graph, node, shapes)
         if found is None or (node.op_type == "Identity" and node.output[0] in graph.outputs):
             kept.append(node)
             continue
@@ -295,18 +296,37 @@ def fold_constants(graph: Graph, but: Sequence[str] = ()) -> int:
     return count
 
 
-def _computed(graph: Graph, node: Any) -> list[Array] | None:
+def _extents_in(graph: Graph, shape: Any) -> list[int | str] | None:
+    """Return what a Shape gives, with words for extents that are not known."""
+    extents = graph.extents(shape.input[0])
+    return None if extents is None else extents[attribute_of(shape, "start", 0) : attribute_of(shape, "end", None)]
+
+
+def _gathered(graph: Graph, node: Any, extents: Sequence[int | str] | None) -> list[Array] | None:
+    """Return those extents of a shape that a Gather takes, if they are known, whatever the others are."""
+    indices = graph.constants.get(node.input[1])
+    if extents is None or indices is None or not np.all((-len(extents) <= indices) & (indices < len(extents))):
+        return None
+    taken = [extents[int(index)] for index in indices.reshape(-1)]
+    if not all(isinstance(extent, int) for extent in taken):
+        return None
+    return [np.array(taken, "int64").reshape(indices.shape)]
+
+
+def _computed(graph: Graph, node: Any, shapes: Mapping[str, Any]) -> list[Array] | None:
+    """Return the results of a node that are known; ``shapes`` are the nodes that give shapes, by the names of these."""
     if node.op_type == "Shape":
-        shape = graph.shape(node.input[0])
-        if shape is None:
-            return None
-        return [np.array(shape[attribute_of(node, "start", 0) : attribute_of(node, "end", None)], "int64")]
+        extents = _extents_in(graph, node)
+        known = extents is not None and all(isinstance(extent, int) for extent in extents)
+        return [np.array(extents, "int64")] if known else None
+    if node.op_type == "Gather" and node.input[0] in shapes and node.input[0] not in graph.constants:
+        return _gathered(graph, node, _extents_in(graph, shapes[node.input[0]]))
     if node.op_type in _RANDOM or any(a.HasField("g") or a.graphs for a in node.attribute):
         return None
     if any(name and name not in graph.constants for name in node.input):
         return None
-    shapes = [graph.shape(name) for name in node.output if name]
-    if any(shape is not None and np.prod(shape, dtype="int64") * 8 > _MOST_FOLDED for shape in shapes):
+    sizes = [graph.shape(name) for name in node.output if name]
+    if any(size is not None and np.prod(size, dtype="int64") * 8 > _MOST_FOLDED for size in sizes):
         return None
     return evaluated(graph, node)
 

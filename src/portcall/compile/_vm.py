@@ -33,6 +33,7 @@ from portcall.compile._loops import inline_control
 from portcall.compile._lower import FuseTransposed, lower, lower_functions
 from portcall.compile._model import bind_shapes, fix_inputs, inputs_of, likely_shapes, load, name_extents, type_text
 from portcall.compile._options import Options
+from portcall.compile._rewriting import constant_words, deciding_inputs
 from portcall.compile._simplify import decompose, without_recurrent
 from portcall.compile._target import Target, find_target
 from portcall.compile._weights import apart, copied, forget_all_but, without_weights
@@ -127,9 +128,15 @@ def _compile_executable(model: Any, target: str, options: Options) -> CompiledEx
             name_extents(proto)
             check_operators(proto, graph=False)
             proto = without_recurrent(proto)
+        labels = Labels(given)
         with steps.step("import"), as_model_error("import"):
-            labels = Labels(given)
-            module = import_dynamic(proto, machine, labels=labels)
+            try:
+                module = import_dynamic(proto, machine, labels=labels)
+            except ModelError as error:
+                if error.hint or not (deciding := deciding_inputs(proto)):
+                    raise
+                hint = f"inputs decide which nodes run; make constants of them: {' '.join(constant_words(deciding))}"
+                raise ModelError(str(error).rstrip("."), problems=error.problems, hint=hint) from error
         unchecked = _verify.why_unchecked(machine) if options.check else unchecked
         if not unchecked:  # now: its weights are not needed any more afterwards
             with steps.step("reference"):
