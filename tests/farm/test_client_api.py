@@ -43,6 +43,26 @@ def test_request_session_ends_its_lease_when_closed_or_collected(farm: RunningFa
         idle(farm)
 
 
+def test_request_tries_again_where_the_place_does_not_answer(
+    farm: RunningFarm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_session = portcall.farm.Lease.session
+    failures: list[errors.RPCError] = [errors.SessionTimeoutError("silent"), errors.ConnectError("refused")]
+
+    def session(lease: portcall.farm.Lease, **options: Any) -> rpc.Session:
+        if failures:
+            raise failures.pop()
+        return open_session(lease, **options)
+
+    monkeypatch.setattr(portcall.farm.Lease, "session", session)
+    with client(farm) as lab:
+        lab.request("k", max_retry=2).close()
+        failures.append(errors.SessionTimeoutError("silent"))
+        with pytest.raises(errors.SessionTimeoutError):
+            lab.request("k", max_retry=0)
+        idle(farm)
+
+
 def test_request_and_run_tries_again_after_a_lost_session_only(farm: RunningFarm) -> None:
     calls: list[str] = []
 

@@ -7,6 +7,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import functools
+import math
 import os
 import socket
 import ssl
@@ -243,7 +244,9 @@ class Opening:
         start = time.perf_counter()
         deadline.wait_for("the connection")
         left = deadline.remaining()
-        sock = open_socket(address, left if left is None else max(round(left, 1), 0.1), tls, self.heartbeat)
+        if timeout is not None and left is not None:
+            left = min(timeout, math.ceil(left * 10) / 10)  # errors name it
+        sock = open_socket(address, left, tls, self.heartbeat)
         with self.stop.cutting(sock) if self.stop else contextlib.nullcontext():
             return self._open_over(sock, deadline, address, key, tls, reads_output, start)
 
