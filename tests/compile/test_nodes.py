@@ -12,6 +12,7 @@ from onnx import TensorProto, helper
 import portcall
 from compile import node_tests, sweep
 from compile.reference import make, outputs
+from portcall.compile._verify import reference
 
 pytestmark = pytest.mark.peers
 EVERY = 40
@@ -67,6 +68,24 @@ def test_operators_alone_have_a_rule(op: str, attributes: dict[str, Any], shapes
     made = portcall.compile.onnx(model)
     assert rule in made.kernels
     assert "default" not in made.kernels
+
+
+@pytest.mark.usefixtures("vm_pools")
+@pytest.mark.parametrize(("opset", "scales"), [(18, 3), (21, 6)])  # onnx infers no type of its results
+@pytest.mark.parametrize("extent", [5, "n"])
+def test_groups_of_channels_are_normalized(opset: int, scales: int, extent: int | str) -> None:
+    nodes = [
+        helper.make_node("GroupNormalization", ["x", "s", "b"], ["v"], num_groups=3),
+        helper.make_node("Relu", ["v"], ["r"]),
+        helper.make_node("GroupNormalization", ["r", "s", "b"], ["y"], num_groups=3, epsilon=0.1),
+    ]
+    weights = {"s": np.linspace(-1, 2, scales, dtype="float32"), "b": np.linspace(1, 3, scales, dtype="float32")}
+    model = make(nodes, {"x": [2, 6, extent, 4]}, ["y"], weights, opset=opset)
+    x = np.random.default_rng(0).standard_normal((2, 6, 5, 4)).astype("float32")
+    (expected,) = reference(model, {"x": x}).values()
+    made = portcall.compile.onnx(model)
+    got = made.load()(x).numpy() if extent == "n" else outputs(made, {"x": x})[0]
+    np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_a_value_that_is_put_beside_itself_has_a_rule() -> None:

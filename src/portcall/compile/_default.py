@@ -22,7 +22,14 @@ def schedule(function: Any, target: Target, parallel: bool) -> Any:
     known = written(function, parallel)
     if known is not None:
         return known
-    return _with_stages(function, lambda made, block: _vectorize(made, block, target.lanes, parallel))
+
+    def change(made: Any, block: Any) -> None:
+        if _is_spatial(made, block):
+            _vectorize(made, block, target.lanes, parallel)
+        else:
+            _sum_along(made, block)
+
+    return _with_stages(function, change)
 
 
 def schedule_open(function: Any) -> Any:

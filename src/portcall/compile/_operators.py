@@ -84,6 +84,28 @@ def _mean_variance_normalization(n: Nodes) -> None:
     n.add("Div", difference, deviation, out=n.output(0))
 
 
+def _group_normalization(n: Nodes) -> None:
+    """Write a normalization of groups of channels, of which onnx infers no type."""
+    x, scale, groups = n.input(0), n.input(1), n.attribute("num_groups", 1)
+    dtype = n.graph.dtype(x) or n.graph.dtype(scale)
+    if not dtype:
+        raise UnknownError(f"the type of '{x}' is not known")
+    wide = dtype != "float64" and n.attribute("stash_type", onnx.TensorProto.FLOAT) == onnx.TensorProto.FLOAT
+    inner = "float32" if wide else dtype
+    kind, own = (helper.np_dtype_to_tensor_dtype(np.dtype(word)) for word in (inner, dtype))
+    rows = n.add("Reshape", x, n.stored([0, groups, -1], "int64"))
+    difference, variance = _moments(n, rows if inner == dtype else n.add("Cast", rows, to=kind), [2])
+    deviation = n.add("Sqrt", n.add("Add", variance, n.stored(n.attribute("epsilon", 1e-5), inner)))
+    made = n.add("Div", difference, deviation)
+    made = made if inner == dtype else n.add("Cast", made, to=own)
+    if n.graph.opset["ai.onnx"] >= 21:  # a scale and a bias for each channel, not for each group
+        of_channels = n.add("Concat", n.stored([0], "int64"), n.add("Shape", scale), n.stored([-1], "int64"), axis=0)
+        made = n.add("Reshape", made, of_channels)
+    scale, bias = (n.add("Unsqueeze", n.input(place), n.stored([1], "int64")) for place in (1, 2))
+    made = n.add("Add", n.add("Mul", made, scale), bias)
+    n.add("Reshape", made, n.add("Shape", x), out=n.output(0))
+
+
 def _moments(n: Nodes, x: str, axes: Iterable[int], mean: str = "") -> tuple[str, str]:
     """Write the differences from the mean, and the mean of their squares."""
     difference = n.add("Sub", x, n.reduced("ReduceMean", x, axes, out=mean))
@@ -220,7 +242,8 @@ def _shift(graph: Graph, node: Any, dtype: np.dtype[Any]) -> list[Any]:
 
 _SIGNS = {"positive": np.inf, "negative": -np.inf}
 _WRITTEN: Mapping[str, Callable[[Nodes], None]] = {
-    **WRITTEN, "Celu": _celu, "IsInf": _is_infinite, "LayerNormalization": _layer_normalization,
+    **WRITTEN, "Celu": _celu, "GroupNormalization": _group_normalization, "IsInf": _is_infinite,
+    "LayerNormalization": _layer_normalization,
     "LpNormalization": _lp_normalization, "MeanVarianceNormalization": _mean_variance_normalization,
     "ReverseSequence": _reversed, "SpaceToDepth": _space_to_depth, "TensorScatter": _tensor_scatter,
 }  # fmt: skip
