@@ -79,7 +79,7 @@ HOUSE = [
         "_model",
         "_labels _legal _limits _linked",
         "_signals",
-        "_reading _tiles _constants _resize _operators _contrib _heights _borders _subpixels _importer",
+        "_reading _tiles _constants _resize _operators _contrib _heights _borders _depths _subpixels _importer",
         "_simplify _dynamic",
         "_products _branches",
         "_loops",

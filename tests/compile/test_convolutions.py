@@ -160,3 +160,24 @@ def test_onnx_makes_activations_part_of_convolutions_that_are_concatenated(op: s
     model = make(nodes, {"x": [1, 8, 9, 11]}, ["y"], constants)
     made = check(model, {"x": generator.standard_normal((1, 8, 9, 11), "float32")}, winograd="off")
     assert made.kernels == {"convolution": 2, "element-wise": 1, "transpose": 1}  # the concatenation, the layout
+
+
+def test_volumes_are_pictures() -> None:
+    layers: list[tuple[list[int], list[int], dict[str, Any]]] = [
+        ([2, 3, 7, 9, 8], [5, 3, 3, 3, 3], {"pads": [1] * 6}),
+        ([1, 4, 9, 12, 7], [6, 4, 3, 2, 3],
+         {"pads": [0, 1, 2, 3, 1, 0], "strides": [2, 1, 2], "dilations": [2, 3, 1]}),
+        ([1, 4, 5, 6, 7], [8, 4, 1, 3, 3], {"strides": [3, 1, 1]}),
+        ([1, 4, 5, 6, 7], [8, 4, 2, 1, 1], {"pads": [1, 0, 0, 0, 0, 0]}),
+    ]  # fmt: skip
+    random = np.random.default_rng(0)
+    nodes, inputs, constants = [], {}, {}
+    for k, (shape, weights, words) in enumerate(layers):
+        inputs[f"x{k}"] = shape
+        constants[f"w{k}"] = random.standard_normal(weights).astype("float32")
+        constants[f"b{k}"] = random.standard_normal(weights[0]).astype("float32")
+        nodes.append(helper.make_node("Conv", [f"x{k}", f"w{k}", f"b{k}"], [f"y{k}"], **words))
+    feeds = {name: random.standard_normal(shape).astype("float32") for name, shape in inputs.items()}
+    made = check(make(nodes, inputs, [f"y{k}" for k in range(len(layers))], constants), feeds)
+    assert made.kernels["convolution"] == len(layers)
+    assert "default" not in made.kernels

@@ -20,6 +20,7 @@ from portcall.compile._borders import fold_borders
 from portcall.compile._bytes import keep_bytes
 from portcall.compile._checks import supported
 from portcall.compile._contrib import replace_contrib
+from portcall.compile._depths import replace_volumes
 from portcall.compile._heights import add_heights
 from portcall.compile._limits import check_values
 from portcall.compile._ml import replace_ml
@@ -90,7 +91,7 @@ def simplify(model: Model) -> Model:
     model = infer_shapes(changed.model())
     changed = Graph(model)
     if any(node.op_type in CONVOLUTIONS for node in changed.nodes):
-        for change in (fold_borders, add_heights, replace_narrow):
+        for change in (fold_borders, replace_volumes, add_heights, replace_narrow):
             change(changed)
             changed = Graph(infer_shapes(changed.model()))
     fold_scales(changed)
