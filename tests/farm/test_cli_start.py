@@ -84,6 +84,15 @@ def test_farm_ready_file_exists_while_the_farm_runs(tmp_path: Path) -> None:
     assert not place.exists()
 
 
+def test_farm_stops_where_who_started_it_blocks_the_signal() -> None:
+    line = ["env", "--block-signal=TERM", *WORDS, "farm", "--port", "0", "--store", ":memory:", "--silent"]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.terminate()
+        assert process.wait(60) == 0
+
+
 def lines_of(text: str, command: str) -> list[str]:
     """The lines that somebody may copy: those of a command of portcall."""
     return [line.strip() for line in text.splitlines() if line.strip().startswith(command)]

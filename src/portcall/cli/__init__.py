@@ -69,10 +69,10 @@ cli = LazyGroup(
 def main() -> None:
     """Run the command line of this process and exit with its code."""
     protect_output()
-    if (
-        signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN
-    ):  # as who started us has it: each program would seem to succeed
+    # Who started us may ignore the ends of programs, which would all seem to succeed, or block what stops us.
+    if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD))
     cli.main(prog_name="portcall", obj=Settings(isolate=True))
 
 
