@@ -70,7 +70,11 @@ int64_t Write(const Folder& folder, const std::string& path, int64_t offset, con
   while (!rest.empty()) {
     const ssize_t n = pwrite(file.get(), rest.data(), rest.size(), static_cast<off_t>(offset));
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) throw SystemError("cannot write '" + path + "'");
+    if (n < 0) {
+      const int error = errno;
+      (void)!ftruncate(file.get(), static_cast<off_t>(size));  // part of a piece is of no use, and takes room
+      throw SystemError("cannot write '" + path + "'", error);
+    }
     rest.remove_prefix(static_cast<size_t>(n));
     offset += n;
   }

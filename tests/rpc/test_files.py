@@ -8,6 +8,7 @@ import gzip
 import hashlib
 import io
 import os
+import resource
 import shutil
 import subprocess
 import tarfile
@@ -158,6 +159,19 @@ def test_file_write_and_file_read_work_in_pieces(files: Called) -> None:
     with pytest.raises(ValueError, match="cannot read"):
         files.file_read("big", -1, 10)
     assert files.file_write("empty", 0, b"") == 0
+
+
+def test_file_write_leaves_no_part_of_a_piece(files: Called, root: Path) -> None:
+    files.file_write("f", 0, b"ab")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        for name, start in (("f", 2), ("other", 0)):
+            with pytest.raises(OSError, match="large"):
+                files.file_write(name, start, bytes(2000))
+            assert (root / name).stat().st_size == start
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_file_write_takes_and_file_fill_fills_tensors(files: Called) -> None:
