@@ -4,6 +4,7 @@
 Usage: shrink_wheel.py WHEEL...
 """
 
+import stat
 import sys
 import zipfile
 from pathlib import Path
@@ -12,10 +13,15 @@ from zopfli import ZipFile
 
 
 def shrink(wheel: Path) -> None:
-    """Replace a wheel by one with the same files, in the same order, with the same times and rights."""
+    """Replace a wheel by one with the same files, in the same order, with the same times.
+
+    Everybody may read them, and run those that their owner may, whatever rights they had where the wheel was built.
+    """
     small = wheel.with_suffix(".small")
     with zipfile.ZipFile(wheel) as source, ZipFile(small, "w", zipfile.ZIP_DEFLATED, iterations=1) as target:
         for member in source.infolist():
+            mode, low = member.external_attr >> 16, member.external_attr & 0xFFFF
+            member.external_attr = (stat.S_IFMT(mode) | (0o755 if mode & 0o100 else 0o644)) << 16 | low
             target.writestr(member, source.read(member))
     small.replace(wheel)
 
