@@ -18,7 +18,7 @@ def shrink(wheel: Path) -> None:
     Everybody may read them, and run those that their owner may, whatever rights they had where the wheel was built.
     """
     small = wheel.with_suffix(".small")
-    with zipfile.ZipFile(wheel) as source, ZipFile(small, "w", zipfile.ZIP_DEFLATED, iterations=1) as target:
+    with zipfile.ZipFile(wheel) as source, ZipFile(small, "w", zipfile.ZIP_DEFLATED, iterations=5) as target:
         for member in source.infolist():
             mode, low = member.external_attr >> 16, member.external_attr & 0xFFFF
             member.external_attr = (stat.S_IFMT(mode) | (0o755 if mode & 0o100 else 0o644)) << 16 | low
