@@ -583,3 +583,25 @@ def test_reductions_over_no_axes_change_each_element(kind: str) -> None:
     x = random(2, 3) if kind != "ReduceLogSum" else np.abs(random(2, 3))
     (expected,) = reference(model, {"x": x}).values()
     np.testing.assert_allclose(compile.onnx(model, check=False, runtime="vm").load()(x).numpy(), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("axis", [0, -1])
+def test_the_best_none_of_an_open_batch_are_none(axis: int) -> None:
+    model = make([Node("TopK", ["x", "k"], ["y", "places"], axis=axis)], {"x": ["n", 5]}, ["y", "places"],
+                 {"k": integers(0)})  # fmt: skip
+    model.graph.output[1].type.tensor_type.elem_type = 7
+    machine = compile.onnx(model, check=False, runtime="vm").load()
+    for mine, theirs in zip(machine(random(3, 5)), reference(model, {"x": random(3, 5)}).values(), strict=True):
+        assert (mine.shape, str(mine.dtype)) == (theirs.shape, str(theirs.dtype))
+
+
+@pytest.mark.parametrize("runtime", ["graph", "vm"])
+def test_padding_that_wraps_and_cuts_off_is_refused(runtime: Any) -> None:
+    """Of cuts alone TVM makes what onnxruntime makes."""
+    for pads, fits in ((integers(0, -3, 0, 3), False), (integers(-1, 2, 0, 1), True)):
+        model = make([Node("Pad", ["x", "pads"], ["y"], mode="wrap")], {"x": [4, 9]}, ["y"], {"pads": pads}, opset=19)
+        if fits:
+            assert compile.onnx(model, runtime=runtime).unchecked == ""
+        else:
+            with pytest.raises(errors.ModelError, match="Pad: to wrap"):
+                compile.onnx(model, runtime=runtime)

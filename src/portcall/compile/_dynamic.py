@@ -483,6 +483,15 @@ class _Dynamic(Importer):
             attrs.get("exclude_outside", 0), attrs.get("extrapolation_value", 0.0),
         )  # fmt: skip
 
+    def _topk(self, inputs: list[Expr], known: Sequence[Known | None], attrs: Mapping[str, Any]) -> Expr | None:
+        """Return no elements where that many are wanted; TVM's function gives all of them then."""
+        count = known[1].constant() if len(known) > 1 and known[1] is not None and known[1].is_constant else None
+        if count is None or count.reshape(-1)[0] != 0 or inputs[0].ty.ndim < 1:
+            return None
+        axis = int(attrs.get("axis", -1)) % inputs[0].ty.ndim
+        none = self.bb.emit(relax.op.strided_slice(inputs[0], [axis], [0], [0]))
+        return relax.Tuple([none, self.bb.emit(relax.op.astype(none, "int64"))])
+
     def _tile(self, inputs: list[Expr], known: Sequence[Known | None], attrs: Mapping[str, Any]) -> Expr | None:
         data, times = shape_of(inputs[0]), None if known[1] is None else known[1].extents()
         if data is None or times is None or len(times) != len(data):
@@ -582,4 +591,5 @@ _CONVERTERS: Mapping[str, Callable[..., Expr | None]] = {
     "Conv": _Dynamic._conv, "ConvTranspose": _Dynamic._transposed, "Expand": _Dynamic._expand,
     "Flatten": _Dynamic._flatten, "Gather": _Dynamic._gather, "Range": _Dynamic._range, "Reshape": _Dynamic._reshape,
     "Resize": _Dynamic._resize, "Slice": _Dynamic._slice, "Squeeze": _Dynamic._squeeze, "Tile": _Dynamic._tile,
+    "TopK": _Dynamic._topk,
 }  # fmt: skip

@@ -120,6 +120,8 @@ class Importer(ONNXGraphImporter):  # type: ignore[misc]
                 return self.bb.emit(made, name)
             if op_name in _INDEXED:
                 inputs = _within(self.bb, list(inputs), op_name, attrs)
+            if op_name == "Pad":
+                _check_wrapped(list(inputs), attrs)
             if op_name == "Slice":
                 inputs = onnx_input(_with_steps(list(inputs)))
             if op_name in ("Div", "Mod"):
@@ -232,6 +234,15 @@ def _with_steps(inputs: list[Any]) -> list[Any]:
         array = steps.value.numpy()
         inputs[4] = relax.const(array.clip(-LONGEST, LONGEST), str(array.dtype))
     return inputs
+
+
+def _check_wrapped(inputs: list[Any], attrs: dict[str, Any]) -> None:
+    """Refuse a Pad that wraps what it also cuts off: TVM cuts first, and onnxruntime does not."""
+    pads = _array(inputs, 1)
+    if attrs.get("mode") not in (b"wrap", "wrap") or pads is None:
+        return
+    if any(a * b < 0 for a, b in pads.reshape(2, -1).T.tolist()):
+        raise RefusedError("to wrap around an axis and cut some of it off at once is not supported")
 
 
 def _divisible(bb: Any, inputs: list[Any]) -> list[Any]:
