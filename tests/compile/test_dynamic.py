@@ -605,3 +605,17 @@ def test_padding_that_wraps_and_cuts_off_is_refused(runtime: Any) -> None:
         else:
             with pytest.raises(errors.ModelError, match="Pad: to wrap"):
                 compile.onnx(model, runtime=runtime)
+
+
+@pytest.mark.parametrize("constant", [False, True])
+def test_batch_normalization_of_open_channels(constant: bool) -> None:
+    names = ["s", "b", "m", "v"]
+    values = {name: np.abs(random(3, seed=k)) for k, name in enumerate(names)}
+    inputs: dict[str, Sequence[Any]] = {"x": ["n", "c", 2, "w"]}
+    inputs |= {} if constant else {name: ["c"] for name in names}
+    model = make([Node("BatchNormalization", ["x", *names], ["y"])], inputs, ["y"], values if constant else {})
+    machine = compile.onnx(model, check=False, runtime="vm").load()
+    for shape in ((1, 3, 2, 4), (2, 3, 2, 1)):
+        given = {"x": random(*shape), **({} if constant else values)}
+        (expected,) = reference(model, given).values()
+        assert largest_error(machine(*given.values()).numpy(), expected) <= TOLERANCE

@@ -483,6 +483,19 @@ class _Dynamic(Importer):
             attrs.get("exclude_outside", 0), attrs.get("extrapolation_value", 0.0),
         )  # fmt: skip
 
+    def _batch_norm(self, inputs: list[Expr], known: Sequence[Known | None], attrs: Mapping[str, Any]) -> Expr | None:
+        """Return a BatchNormalization of an open number of channels, for which TVM has no code."""
+        data, each = shape_of(inputs[0]), shape_of(inputs[1])
+        if data is None or each is None or len(data) < 2 or isinstance(data[1], int):
+            return None
+        x, emit = self._cast(inputs[0], [data[0], each[0], *data[2:]]), self.bb.emit
+        along = [each[0], *[1] * (len(data) - 2)]
+        scale, shift, mean, variance = (emit(relax.op.reshape(self._cast(part, each), along)) for part in inputs[1:5])
+        epsilon = relax.const(float(attrs.get("epsilon", 1e-5)), str(variance.ty.dtype))
+        factor = emit(relax.op.divide(scale, emit(relax.op.sqrt(emit(relax.op.add(variance, epsilon))))))
+        made = emit(relax.op.add(emit(relax.op.multiply(emit(relax.op.subtract(x, mean)), factor)), shift))
+        return relax.Tuple([made, inputs[3], inputs[4]])
+
     def _topk(self, inputs: list[Expr], known: Sequence[Known | None], attrs: Mapping[str, Any]) -> Expr | None:
         """Return no elements where that many are wanted; TVM's function gives all of them then."""
         count = known[1].constant() if len(known) > 1 and known[1] is not None and known[1].is_constant else None
@@ -587,6 +600,7 @@ def _int64(value: Any) -> Any:
 
 
 _CONVERTERS: Mapping[str, Callable[..., Expr | None]] = {
+    "BatchNormalization": _Dynamic._batch_norm,
     "Cast": _Dynamic._cast_to, "Constant": _Dynamic._constant, "ConstantOfShape": _Dynamic._constant_of_shape,
     "Conv": _Dynamic._conv, "ConvTranspose": _Dynamic._transposed, "Expand": _Dynamic._expand,
     "Flatten": _Dynamic._flatten, "Gather": _Dynamic._gather, "Range": _Dynamic._range, "Reshape": _Dynamic._reshape,
