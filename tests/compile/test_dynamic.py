@@ -619,3 +619,12 @@ def test_batch_normalization_of_open_channels(constant: bool) -> None:
         given = {"x": random(*shape), **({} if constant else values)}
         (expected,) = reference(model, given).values()
         assert largest_error(machine(*given.values()).numpy(), expected) <= TOLERANCE
+
+
+def test_resize_without_aliases_is_for_fixed_shapes() -> None:
+    resize = Node("Resize", ["x", "", "", "sizes"], ["y"], "small", mode="linear", antialias=1)
+    model = make([resize], {"x": [1, 2, "h", 6]}, ["y"], {"sizes": integers(1, 2, 3, 4)}, opset=19)
+    with pytest.raises(errors.ModelError, match="'small': Resize: antialias") as caught:
+        compile.onnx(model, runtime="vm")
+    assert "--runtime graph" in caught.value.hint
+    assert compile.onnx(model, shapes={"x": (1, 2, 5, 6)}, runtime="graph").unchecked == ""

@@ -329,6 +329,8 @@ def _unsupported_form(node: Any, graph: bool) -> str:
         return f"the type {element_name(found.get('to', 0))} is not supported"
     if node.op_type == "BitShift" and found.get("direction") not in (b"LEFT", b"RIGHT"):
         return "its direction is neither LEFT nor RIGHT"
+    if not graph and node.op_type == "Resize" and found.get("antialias", 0):
+        return f"antialias: {_FIXED_ONLY}"  # TVM's importer leaves it out
     if not graph and node.op_type == "ConvTranspose" and "output_shape" in found:
         return "a given shape of the result is for graphs only, whose shapes are fixed"
     return ""
