@@ -281,3 +281,20 @@ def test_a_library_for_the_relax_vm_has_a_seal(tmp_path: Path, vm_pools: None) -
     made.write_bytes(data)
     with pytest.raises(ModuleLoadError):
         check_file(made)
+
+
+@pytest.mark.usefixtures("vm_pools")
+@pytest.mark.parametrize("runtime", ["graph", "vm"])
+def test_results_that_roundings_decide_accuse_nobody(runtime: Any) -> None:
+    """The logistic map doubles a difference at each step; multiplying and adding at once rounds otherwise."""
+    nodes = []
+    for k in range(80):
+        nodes += [
+            helper.make_node("Mul", [f"x{k}", f"x{k}"], [f"square{k}"]),
+            helper.make_node("Sub", [f"x{k}", f"square{k}"], [f"parabola{k}"]),
+            helper.make_node("Mul", [f"parabola{k}", "growth"], [f"x{k + 1}"]),
+        ]
+    growth = {"growth": np.array(3.9, "float32")}
+    begin = [helper.make_node("Sigmoid", ["x"], ["x0"])]
+    made = portcall.compile.onnx(make([*begin, *nodes], {"x": [4]}, ["x80"], growth), runtime=runtime)
+    assert "rounding" in made.unchecked

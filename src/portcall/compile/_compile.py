@@ -182,8 +182,9 @@ def _compile_graph(model: Any, target: str, options: Options) -> CompiledModel:
     if expected is None:
         return compiled
     with steps.step("check"):
-        return _verify.check(compiled, lambda made: _verify.compare_graph(
-            made._borrowing(), expected, lambda: _read(model, options)[1]))  # fmt: skip
+        again = lambda: _read(model, options)[1]  # noqa: E731
+        run = lambda made: _verify.compare_graph(made._borrowing(), expected, again)  # noqa: E731
+        return _verify.check(compiled, run, again, expected)
 
 
 def _read(model: Any, options: Options) -> tuple[Loaded, Any, dict[str, tuple[int, ...]]]:

@@ -15,6 +15,7 @@ from portcall.compile._writer import written
 
 _LONG = 16  # an axis over which a sum may be rounded; those that are not known are taken for it
 _FEW = 4  # expressions of a stage that stand in the place of several loads
+_MANY = 64  # the same with what stands in it already: a chain would double at each step
 
 
 def schedule(function: Any, target: Target, parallel: bool) -> Any:
@@ -56,12 +57,17 @@ def _with_stages(function: Any, change: Callable[[Any, Any], None]) -> Any:
     parts = {block: list(walk(getattr(made.get(block).body, "value", None))) for block in blocks}
     loads = Counter(part.source for each in parts.values() for part in each if type(part).__name__ == "TensorLoad")
     buffers = list(function.params)
+    sizes: dict[Any, int] = {}  # of what stands in the place of a buffer
     for block in blocks[:-1]:
         known = type(made.get(block).body).__name__ == "BufferStore"
         if known and any(made.get(block).body.buffer.same_as(buffer) for buffer in buffers):
             continue  # a result stays; TVM takes long to say so of many
-        often = known and loads[made.get(block).body.buffer] > 1 and len(parts[block]) > _FEW
+        size = len(parts[block])
+        whole = size + sum(sizes.get(part.source, 0) for part in parts[block] if type(part).__name__ == "TensorLoad")
+        often = known and loads[made.get(block).body.buffer] > 1 and (size > _FEW or whole > _MANY)
         if _is_spatial(made, block) and not often:
+            if known:
+                sizes[made.get(block).body.buffer] = whole
             _try(made.compute_inline, block)
     for block in made.get_child_blocks(made.get_sblock("root")):
         change(made, block)

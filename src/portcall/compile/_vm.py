@@ -31,7 +31,16 @@ from portcall.compile._labels import Labels
 from portcall.compile._linked import Linked, Weights, has_assembly, link
 from portcall.compile._loops import inline_control
 from portcall.compile._lower import FuseTransposed, lower, lower_functions
-from portcall.compile._model import bind_shapes, fix_inputs, inputs_of, likely_shapes, load, name_extents, type_text
+from portcall.compile._model import (
+    Loaded,
+    bind_shapes,
+    fix_inputs,
+    inputs_of,
+    likely_shapes,
+    load,
+    name_extents,
+    type_text,
+)
 from portcall.compile._options import Options
 from portcall.compile._rewriting import constant_words, deciding_inputs
 from portcall.compile._simplify import decompose, without_recurrent
@@ -118,11 +127,8 @@ def _compile_executable(model: Any, target: str, options: Options) -> CompiledEx
             module, kernels = _of_relax(model, machine)
     else:
         with steps.step("read"):
-            loaded = load(model)
-            given, notes, name = without_weights(loaded.model), loaded.notes, loaded.name
-            del loaded  # a large one is not needed any more
-            fix_inputs(given, options.constants)
-            bind_shapes(given, options.shapes, fixed=False)
+            loaded, given = _read(model, options)
+            notes, name = loaded.notes, loaded.name
             inputs = {value.name: type_text(value) for value in inputs_of(given)}
             proto = inline_control(decompose(inline_control(copied(given))))
             name_extents(proto)
@@ -161,8 +167,18 @@ def _compile_executable(model: Any, target: str, options: Options) -> CompiledEx
     if expected is None:
         return made
     with steps.step("check"):
-        made = _verify.check(made, lambda made: _compare(made.load(), expected))
+        run = lambda made: _compare(made.load(), expected)  # noqa: E731
+        made = _verify.check(made, run, lambda: _read(model, options)[1], expected)
     return replace(made, sizes={name: list(array.shape) for name, array in expected.feeds.items()})
+
+
+def _read(model: Any, options: Options) -> tuple[Loaded, Any]:
+    """Return an ONNX model, the same with its weights beside it and what the options say of it."""
+    loaded = load(model)
+    given = without_weights(loaded.model)
+    fix_inputs(given, options.constants)
+    bind_shapes(given, options.shapes, fixed=False)
+    return replace(loaded, model=None), given  # a large one is not needed any more
 
 
 def _executable(module: Any, machine: Target, weights: Weights, *, ours: bool) -> relax.VMExecutable:
