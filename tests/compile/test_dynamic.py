@@ -305,6 +305,16 @@ def test_extents_that_are_known_decide_though_others_are_not() -> None:
         assert np.array_equal(machine(x).numpy(), x[:, ::-1])
 
 
+def test_parts_of_known_lengths_are_of_an_axis_as_long_as_they_are() -> None:
+    nodes = [Node("Split", ["x", "sizes"], ["a", "b"], axis=0), Node("Min", ["a", "b"], ["y"])]
+    model = make(nodes, {"x": ["n", "m"]}, ["y"], {"sizes": integers(1, 3)})
+    machine = compile.onnx(model, check=False, runtime="vm").load()
+    x = random(4, 5)
+    assert np.array_equal(machine(x).numpy(), np.minimum(x[:1], x[1:]))
+    with pytest.raises(RuntimeError, match="4"):
+        machine(random(5, 5))
+
+
 def test_large_weights_come_into_the_library_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import tvm
 

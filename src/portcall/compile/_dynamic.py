@@ -168,9 +168,22 @@ class _Dynamic(Importer):
             made[:] = self._aligned(list(inputs))
         if op == "Concat":
             made[:] = self._aligned(list(inputs), int(attrs.get("axis", 0)))
+        if op == "Split":
+            made[0] = self._of_parts(inputs[0], known, attrs)
         if op == STEPS:
             made[:] = self._of_one_batch(list(inputs))
         return made
+
+    def _of_parts(self, x: Expr, known: Sequence[Known | None], attrs: Mapping[str, Any]) -> Expr:
+        """Return what is split as long as its parts are together, which the last part would not be known to be."""
+        given = known[1].extents() if len(known) > 1 and known[1] is not None else None
+        sizes, shape = attrs.get("split", given), shape_of(x)
+        if shape is None or sizes is None or not all(isinstance(size, int) for size in sizes):
+            return x
+        axis = int(attrs.get("axis", 0)) % len(shape)
+        if isinstance(shape[axis], int):
+            return x
+        return self._cast(x, [*shape[:axis], sum(sizes), *shape[axis + 1 :]])
 
     def _of_one_batch(self, inputs: list[Expr]) -> list[Expr]:
         """Return the inputs of a recurrent layer, whose states and lengths are those of as many rows as it has."""
