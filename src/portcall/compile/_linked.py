@@ -55,6 +55,10 @@ class Weights:
     def __init__(self) -> None:
         self._arrays: list[Any] = []
 
+    @property
+    def count(self) -> int:
+        return len(self._arrays)
+
     def take_out(self, module: Any, _context: Any) -> Any:
         """Put a small constant in the place of each large one: a pass of TVM's, after those that look at types."""
         for name, function in module.functions_items():
@@ -98,7 +102,7 @@ class Weights:
         Raises:
             ValueError: one has no place in it.
         """
-        stand_ins = [_head(small) + small.tobytes() for small in map(_stand_in, range(len(self._arrays)))]
+        stand_ins = [_head(small) + small.tobytes() for small in map(_stand_in, range(self.count))]
         places = sorted(
             (executable.index(each), each, array) for each, array in zip(stand_ins, self._arrays, strict=True)
         )
@@ -142,6 +146,7 @@ def link(module: Any, machine: Target, weights: Weights) -> Linked:
         return str(_write_table(module, weights, Path(folder)))
 
     usual = has_assembly(machine) and _imports_a_library_alone(module)
+    assert usual or not weights.count, "weights that nobody puts back"
     with working_folder() as folder:  # which goes, too, if this process is killed
         module.export_library(
             str(made.path), fcompile=create, fpack_imports=pack if usual else None, workspace_dir=str(folder)
@@ -159,9 +164,8 @@ def _write_table(module: Any, weights: Weights, folder: Path) -> Path:
     """Write the table of an executable and the library that it imports; return the C source that has it as data."""
     written, table, source = folder / "executable.bin", folder / "table.bin", folder / "table.c"
     module.write_to_file(str(written), _KIND)
-    imports = struct.pack(
-        "<6Q", 3, 0, 1, 1, 1, 1
-    )  # where the imports of each of two modules begin; one import: module 1
+    # Where the imports of each of two modules begin and end; the only import, which is module 1.
+    imports = struct.pack("<6Q", 3, 0, 1, 1, 1, 1)
     with table.open("wb") as file:
         file.write(bytes(8) + imports + _text(_KIND))
         begin = file.tell()
