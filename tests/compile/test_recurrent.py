@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper, shape_inference
 from onnx.reference import ReferenceEvaluator
 
 import portcall
-from compile.reference import make, onnxruntime_outputs, outputs
+from compile.reference import check, make, onnxruntime_outputs, outputs
 from compile.test_models import random
 from portcall.compile import _lower
 from portcall.compile._operators import group_concatenations
@@ -242,3 +242,17 @@ def test_what_is_between_convolutions_is_kept_from_the_pass_for_layouts(monkeypa
     )
     assert compare(model, atol=1e-5).kernels["convolution"] == 2
     assert rows == [[True, False, True]]
+
+
+@pytest.mark.parametrize("kind", GATES)
+@pytest.mark.parametrize("batch", [1, 6])
+def test_threads_share_the_columns_of_large_weights(kind: str, batch: int) -> None:
+    gates, size = GATES[kind], 264 if kind == "LSTM" else 536
+    generator = np.random.default_rng(0)
+    weights = {
+        "w": (generator.standard_normal((1, gates * size, 5)) / 3).astype("float32"),
+        "r": (generator.standard_normal((1, gates * size, size)) / 20).astype("float32"),
+    }
+    node = helper.make_node(kind, ["x", "w", "r"], ["y"], hidden_size=size)
+    model = make([node], {"x": [4, batch, 5]}, ["y"], weights)
+    check(model, {"x": generator.standard_normal((4, batch, 5)).astype("float32")}, threads=2)

@@ -162,7 +162,7 @@ def _compile_graph(model: Any, target: str, options: Options) -> CompiledModel:
             raise InvalidModelError(text, problems=error.problems, hint=error.hint) from error
     with steps.step("import"), as_model_error("import"):
         labels = Labels(given)
-        modules = [import_model(proto, fixed, machine, labels=labels)]
+        modules = [import_model(proto, fixed, machine, labels=labels, threads=options.threads)]
     names = [value.name for value in proto.graph.output]
     expected, unchecked = None, _verify.why_unchecked(machine) if options.check else "it was not asked for"
     if not unchecked:  # now: its weights are not needed any more afterwards

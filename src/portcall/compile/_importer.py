@@ -48,20 +48,27 @@ class RefusedError(ValueError):
 
 
 def import_model(
-    model: Any, shapes: Mapping[str, Sequence[int]], target: Target, *, own: bool = True, labels: Labels | None = None
+    model: Any,
+    shapes: Mapping[str, Sequence[int]],
+    target: Target,
+    *,
+    own: bool = True,
+    labels: Labels | None = None,
+    threads: int = 1,
 ) -> Any:
     """Return an ONNX model as a module of Relax, with its weights as constants.
 
     Parameters:
         own: import some operators as this module says, for graphs; their shapes are fixed.
         labels: learn which variables hold values of the model.
+        threads: of the kernels that are written here.
 
     Raises:
         ModelError: an operator cannot be imported.
     """
     importer = Importer({name: list(shape) for name, shape in shapes.items()}, "float32", False, False)
     importer.own = OWN if own else {}
-    importer.target, importer.labels = target, labels
+    importer.target, importer.labels, importer.parallel = target, labels, threads > 1
     importer.types = _types_of(model)
     return run_importer(importer, model)
 
@@ -88,6 +95,7 @@ class Importer(ONNXGraphImporter):  # type: ignore[misc]
     own: Mapping[str, Callable[[Any, list[Any], dict[str, Any]], Any]] = {}
     labels: Labels | None = None
     target: Target  # which kernels that are written here are for
+    parallel = False  # whether they may take several threads
     model: Any = None
     node: Any = None  # that is imported
     result = ""  # its first
@@ -179,7 +187,7 @@ class Importer(ONNXGraphImporter):  # type: ignore[misc]
         shape = list(x.ty.shape)
         steps, batch = (int(extent) if isinstance(extent, tirx.IntImm) else None for extent in shape[:2])
         dtype = str(x.ty.dtype)
-        kernel = steps_kernel(layer, steps, batch, dtype, [*given], self.target)
+        kernel = steps_kernel(layer, steps, batch, dtype, [*given], self.target, self.parallel)
         packed = relax.const(layer.packed(r.value.numpy(), self.target), dtype)
         states = [([shape[0], 1, shape[1], layer.size], dtype), *[([1, shape[1], layer.size], dtype)] * 2]
         results = states[: 3 if layer.kind == "LSTM" else 2]

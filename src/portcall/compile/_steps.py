@@ -22,6 +22,7 @@ Array = Any
 STEPS = "PortcallSteps"  # the operator that the importer gives the kernel
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 OPTIONAL = ("peepholes", "rest", "hidden", "cell", "lengths")  # what it may read beside the sequence and the weights
+_LARGE = 1 << 20  # bytes that a step multiplies with, which is worth several threads
 _VECTORS = 4  # of a block of columns
 Function = tuple[str, Mapping[str, float]]
 
@@ -66,7 +67,13 @@ class Layer:
 
 
 def steps_kernel(
-    layer: Layer, steps: Index | None, batch: Index | None, dtype: str, given: Sequence[str], target: Target
+    layer: Layer,
+    steps: Index | None,
+    batch: Index | None,
+    dtype: str,
+    given: Sequence[str],
+    target: Target,
+    parallel: bool = False,
 ) -> Any:
     """Return a function of x [steps, batch, gates * size], the packed R, and what of ``OPTIONAL`` is given.
 
@@ -75,18 +82,26 @@ def steps_kernel(
 
     Parameters:
         steps, batch: None where they are known only when it runs.
+        parallel: let threads share the rows, or where there are few the columns of a large R.
     """
-    return as_written(_Kernel(layer, steps, batch, dtype, given, target).function())
+    return as_written(_Kernel(layer, steps, batch, dtype, given, target, parallel).function())
 
 
 class _Kernel:
     def __init__(
-        self, layer: Layer, steps: Index | None, batch: Index | None, dtype: str, given: Sequence[str], target: Target
+        self,
+        layer: Layer,
+        steps: Index | None,
+        batch: Index | None,
+        dtype: str,
+        given: Sequence[str],
+        target: Target,
+        parallel: bool,
     ) -> None:
         self.layer, self.dtype, self.target, self.size = layer, dtype, target, layer.size
         self.steps = tirx.Var("steps", "int64") if steps is None else steps
         self.batch = tirx.Var("batch", "int64") if batch is None else batch
-        self.w = Writer(parallel=isinstance(batch, int), index="int64")
+        self.w = Writer(parallel=parallel, index="int64")
         self.width = _VECTORS * target.lanes
         size, rows = layer.size, (self.batch, layer.size)
         self.sums_at, self.row = [], 0  # where the sums of each product begin in a row of them
@@ -157,7 +172,8 @@ class _Kernel:
         """Write the product of the rows with a part of R."""
         w, lanes = self.w, self.target.lanes
         start, end = [*self.sums_at, self.row][number : number + 2]
-        with w.loop((end - start) // self.width) as block:
+        large = (end - start) * self.size * np.dtype(self.dtype).itemsize >= _LARGE
+        with (w.outer if large else w.loop)((end - start) // self.width) as block:
             sums = [w.registers(_VECTORS, lanes, dtype=self.dtype) for _ in range(rows)]
             for row in sums:
                 with w.unrolled(_VECTORS) as v, w.vector(lanes) as lane:
