@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from onnx import helper
 
-from portcall.compile._rewriting import ONNX_DOMAINS, Graph, attribute_of
+from portcall.compile._rewriting import Graph, attribute_of, replace_nodes
 
 _OLDEST = 11  # the opset since which Pad and Slice have inputs
 _ALL = [0, 2, 1, 3, 4]  # layers in front of channels, and back
@@ -19,13 +19,7 @@ _ALL = [0, 2, 1, 3, 4]  # layers in front of channels, and back
 
 def replace_volumes(graph: Graph) -> None:
     """Replace convolutions over three axes that have constant weights and one group."""
-    if graph.opset["ai.onnx"] < _OLDEST:
-        return
-    nodes: list[Any] = []
-    for node in graph.nodes:
-        wanted = node.op_type == "Conv" and node.domain in ONNX_DOMAINS
-        nodes += (_replaced(graph, node) if wanted else None) or [node]
-    graph.nodes = nodes
+    replace_nodes(graph, "Conv", _OLDEST, _replaced)
 
 
 def _replaced(graph: Graph, node: Any) -> list[Any] | None:

@@ -23,7 +23,7 @@ from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter, onnx_input
 from portcall.compile._labels import Labels
 from portcall.compile._program import is_constant
 from portcall.compile._rewriting import ONNX_DOMAINS, ComputedError, opset_of
-from portcall.compile._steps import OPTIONAL, STEPS, Layer, steps_kernel
+from portcall.compile._steps import OPTIONAL, STEPS, Layer, StepsKernel
 from portcall.compile._target import Target
 from portcall.compile._topk import topk_kernel
 from portcall.compile._trees import AGGREGATES, TREE_SUMS, tree_kernel
@@ -187,7 +187,7 @@ class Importer(ONNXGraphImporter):  # type: ignore[misc]
         shape = list(x.ty.shape)
         steps, batch = (int(extent) if isinstance(extent, tirx.IntImm) else None for extent in shape[:2])
         dtype = str(x.ty.dtype)
-        kernel = steps_kernel(layer, steps, batch, dtype, [*given], self.target, self.parallel)
+        kernel = StepsKernel(layer, steps, batch, dtype, [*given], self.target, self.parallel).function()
         packed = relax.const(layer.packed(r.value.numpy(), self.target), dtype)
         states = [([shape[0], 1, shape[1], layer.size], dtype), *[([1, shape[1], layer.size], dtype)] * 2]
         results = states[: 3 if layer.kind == "LSTM" else 2]

@@ -305,6 +305,17 @@ def replace_operators(
     return model
 
 
+def replace_nodes(graph: Graph, op: str, oldest: int, replaced: Callable[[Graph, Any], list[Any] | None]) -> None:
+    """Put other nodes in the place of those of an operator, as far as there are any, for opsets from ``oldest`` on."""
+    if graph.opset["ai.onnx"] < oldest:
+        return
+    nodes: list[Any] = []
+    for node in graph.nodes:
+        wanted = node.op_type == op and node.domain in ONNX_DOMAINS
+        nodes += (replaced(graph, node) if wanted else None) or [node]
+    graph.nodes = nodes
+
+
 def inferred(model: Model) -> Model:
     """Return the model with the shapes that are found, as it is if it contradicts itself: that is said later."""
     try:

@@ -66,16 +66,8 @@ class Layer:
         return np.ascontiguousarray(np.concatenate(parts))
 
 
-def steps_kernel(
-    layer: Layer,
-    steps: Index | None,
-    batch: Index | None,
-    dtype: str,
-    given: Sequence[str],
-    target: Target,
-    parallel: bool = False,
-) -> Any:
-    """Return a function of x [steps, batch, gates * size], the packed R, and what of ``OPTIONAL`` is given.
+class StepsKernel:
+    """A function of x [steps, batch, gates * size], the packed R, and what of ``OPTIONAL`` is given.
 
     These are [3 * size], [size], twice [batch, size], and [batch] of int32. It gives all states, [steps, 1, batch,
     size], the last one, [1, batch, size], and of an LSTM the last cell.
@@ -84,10 +76,7 @@ def steps_kernel(
         steps, batch: None where they are known only when it runs.
         parallel: let threads share the rows, or where there are few the columns of a large R.
     """
-    return as_written(_Kernel(layer, steps, batch, dtype, given, target, parallel).function())
 
-
-class _Kernel:
     def __init__(
         self,
         layer: Layer,
@@ -96,7 +85,7 @@ class _Kernel:
         dtype: str,
         given: Sequence[str],
         target: Target,
-        parallel: bool,
+        parallel: bool = False,
     ) -> None:
         self.layer, self.dtype, self.target, self.size = layer, dtype, target, layer.size
         self.steps = tirx.Var("steps", "int64") if steps is None else steps
@@ -131,7 +120,7 @@ class _Kernel:
             rest = floormod(self.batch, most)
             with w.loop(rest) as row:
                 self._rows(self.batch - rest + row, 1)
-        return w.function([self.x, self.r, *self.inputs.values()], [self.y, *self.states.values()])
+        return as_written(w.function([self.x, self.r, *self.inputs.values()], [self.y, *self.states.values()]))
 
     def _rows(self, first: Index, rows: int) -> None:
         """Write all steps of some rows."""

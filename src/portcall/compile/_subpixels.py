@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from onnx import helper
 
-from portcall.compile._rewriting import ONNX_DOMAINS, Graph, attribute_of
+from portcall.compile._rewriting import Graph, attribute_of, replace_nodes
 
 _FEW = 4  # channels
 _OLDEST = 10  # the opset since which Slice has inputs
@@ -21,13 +21,7 @@ _MOST_WORK = 2.0  # times that of the transposed convolution: its window is fill
 
 def replace_narrow(graph: Graph) -> None:
     """Replace transposed convolutions over pictures that have few results and constant weights."""
-    if graph.opset["ai.onnx"] < _OLDEST:
-        return
-    nodes: list[Any] = []
-    for node in graph.nodes:
-        wanted = node.op_type == "ConvTranspose" and node.domain in ONNX_DOMAINS
-        nodes += (_replaced(graph, node) if wanted else None) or [node]
-    graph.nodes = nodes
+    replace_nodes(graph, "ConvTranspose", _OLDEST, _replaced)
 
 
 def _replaced(graph: Graph, node: Any) -> list[Any] | None:
