@@ -175,10 +175,10 @@ def test_result_of_a_callback_that_cannot_be_sent_is_named_as_such(remote: rpc.S
         remote["demo.apply"](lambda: object())
 
 
-@pytest.mark.parametrize("further", [[], ["rpc.Connect", "127.0.0.1", 0, "", False]], ids=["direct", "chain"])
-def test_callback_to_a_closed_session_raises_in_the_server(server: Serving, tmp_path: Path, further: list[Any]) -> None:
+@pytest.mark.parametrize("sessions", [1, 2], ids=["direct", "chain"])
+def test_callback_to_a_closed_session_raises_in_the_server(server: Serving, tmp_path: Path, sessions: int) -> None:
     """The client dies inside of a callback: the server's code gets an error, and the session ends."""
-    further = [server.port if word == 0 else word for word in further]
+    further = ["rpc.Connect", "127.0.0.1", server.port, "", False] * (sessions - 1)
     program = f"""
 import os, sys
 sys.path[:0] = {sys.path!r}
@@ -188,7 +188,8 @@ with rpc.connect({server.address!r}, session_constructor_args={further!r}) as re
 """
     done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.DEVNULL, check=False, timeout=60)
     assert done.returncode == 3
-    server.event("ended")
+    for _ in range(sessions):
+        server.event("ended")
     assert (tmp_path / "gone").read_text() == "SessionBrokenError"
 
 
