@@ -37,6 +37,14 @@ CASES: list[tuple[int, tuple[int, ...], int, dict[str, Any]]] = [
     (3, (4, 5), 4, {"kernel_shape": [3, 3], "strides": [2, 2], "output_shape": [8, 10]}),
     (3, (4, 5), 4, {"kernel_shape": [3, 3], "strides": [2, 2], "output_shape": [6, 11], "auto_pad": "SAME_UPPER"}),
     (3, (6,), 4, {"kernel_shape": [5], "strides": [2], "output_shape": [12], "auto_pad": "SAME_LOWER"}),
+    (16, (4, 5, 6), 8, {"kernel_shape": [2, 2, 2], "strides": [2, 2, 2]}),
+    (4, (3, 4, 5), 6, {"kernel_shape": [3] * 3, "strides": [2] * 3, "pads": [1] * 6, "output_padding": [1] * 3}),
+    (
+        3,
+        (4, 3, 2),
+        5,
+        {"kernel_shape": [4, 3, 2], "strides": [3, 1, 2], "dilations": [1, 2, 1], "pads": [2, 0, 1, 1, 1, 0]},
+    ),
 ]
 
 
