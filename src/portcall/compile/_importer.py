@@ -362,13 +362,40 @@ def _product(bb: Any, inputs: list[Any], attrs: dict[str, Any]) -> Expr | None:
     return relax.op.subtract(sums, bb.emit(relax.op.multiply(point, relax.const(columns))))
 
 
-def _largest(bb: Any, inputs: list[Any], attrs: dict[str, Any]) -> Expr | None:
-    """Return a maximum of two; TVM's importer puts them into one tensor first."""
-    return relax.op.maximum(*inputs) if len(inputs) == 2 else None
+def _extreme(compare: Callable[[Expr, Expr], Expr]) -> Callable[[Any, list[Any], dict[str, Any]], Expr]:
+    """Return what imports a maximum or a minimum; TVM's importer puts all values into one tensor first."""
+
+    def convert(bb: Any, inputs: list[Any], attrs: dict[str, Any]) -> Expr:
+        made, *others = inputs
+        for number, other in enumerate(others):
+            made = bb.emit(made) if number else made
+            both = compare(made, other)
+            if any(map(_is_number, (made, other))) or str(made.ty.dtype) not in _FLOATS:
+                made = both
+            else:  # the comparison keeps the second one where one of them is no number
+                made = relax.op.where(relax.op.isnan(made), made, bb.emit(both))
+        return made
+
+    return convert
 
 
-def _smallest(bb: Any, inputs: list[Any], attrs: dict[str, Any]) -> Expr | None:
-    return relax.op.minimum(*inputs) if len(inputs) == 2 else None
+def _is_number(e: Expr) -> bool:
+    return is_constant(e) and e.value.numpy().size == 1
+
+
+def _sign(bb: Any, inputs: list[Any], attrs: dict[str, Any]) -> Expr | None:
+    """Return the sign of floats; what is no number stays so."""
+    x = inputs[0]
+    if str(x.ty.dtype) not in _FLOATS:
+        return None
+    return relax.op.where(relax.op.isnan(x), x, bb.emit(relax.op.sign(x)))
+
+
+def _thresholded(bb: Any, inputs: list[Any], attrs: dict[str, Any]) -> Expr:
+    """Return what is above a limit, and 0 elsewhere; TVM's importer multiplies by 0, which infinity does not become."""
+    x = inputs[0]
+    limit, zero = (relax.const(float(value), x.ty.dtype) for value in (attrs.get("alpha", 1.0), 0.0))
+    return relax.op.where(relax.op.greater(x, limit), x, zero)
 
 
 def _power(bb: Any, inputs: list[Any], attrs: dict[str, Any]) -> Expr | None:
@@ -626,8 +653,10 @@ OWN: Mapping[str, Callable[[Any, list[Any], dict[str, Any]], Any]] = {
     "Selu": _elu(1.67326319217681884765625, 1.05070102214813232421875),
     "Sinh": _hyperbolic(-1),
     "MatMulInteger": _product,
-    "Max": _largest,
-    "Min": _smallest,
+    "Max": _extreme(relax.op.maximum),
+    "Min": _extreme(relax.op.minimum),
+    "Sign": _sign,
+    "ThresholdedRelu": _thresholded,
     "Cast": _cast,
     TREE_SUMS: _tree_sums,
     "Clip": _clipped,

@@ -269,7 +269,8 @@ class Reading:
         if known is not None:
             return self.rewrite(parts[1] if known else parts[2], names, load, decide)
         yes, no = (_as_expr(self.rewrite(part, names, load, decide), part) for part in parts[1:])
-        return tirx.if_then_else(condition, yes, no)
+        choose = tirx.Select if type(e).__name__ == "Select" else tirx.if_then_else
+        return choose(_without_cast(condition), yes, no)
 
     def _call(self, e: Expr, names: Mapping[str, Index], load: Load, decide: Decide | None) -> Expr:
         name = _call_name(e)
@@ -359,6 +360,15 @@ def walk(e: Any) -> Iterator[Any]:
             yield from walk(part)
 
 
+def _without_cast(condition: Expr) -> Expr:
+    """Return a truth value that is compared with 0 as an integer, as TVM's function for Where does, as it is."""
+    if type(condition).__name__ == "LT" and _constant_truth(condition.a) is False:
+        value = condition.b
+        if type(value).__name__ == "Cast" and type_of(value.value) == "bool":
+            return value.value
+    return condition
+
+
 def _combine(kind: str, a: Any, b: Any, e: Any) -> Any:
     if kind in _ARITHMETIC or kind in _COMPARISONS:
         if not (isinstance(a, int) and isinstance(b, int)):
@@ -375,6 +385,8 @@ def _combine(kind: str, a: Any, b: Any, e: Any) -> Any:
     if kind == "FloorMod" and isinstance(b, int):
         return floormod(a, b)
     a, b = _same_type(a, b, e)
+    if kind in ("Max", "Min") and type(b).__name__ == "FloatImm":  # what is no number stays so, as in x86's maximum
+        a, b = b, a
     return _ON_VALUES[kind](a, b)
 
 
