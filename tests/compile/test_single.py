@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from onnx import helper
@@ -35,3 +37,38 @@ def test_what_is_no_number_stays_so(is_open: bool) -> None:
     expected = reference(model, {"x": x, "z": z}).values()
     for name, got, right in zip(names, computed(model, {"x": x, "z": z}, is_open), expected, strict=True):
         np.testing.assert_allclose(got, right, rtol=1e-5, atol=1e-5, err_msg=name)
+
+
+def check_alone(
+    node: Any, feeds: dict[str, Any], constants: dict[str, Any], is_open: bool = False, **words: Any
+) -> Any:
+    """Compare a node with onnxruntime."""
+    types = {str(array.dtype) for array in feeds.values()}
+    model = make([node], {name: array.shape for name, array in feeds.items()}, list(node.output), constants,
+                 dtype=types.pop(), **words)  # fmt: skip
+    assert not types
+    expected = reference(model, feeds).values()
+    for got, right in zip(computed(model, feeds, is_open), expected, strict=True):
+        assert got.dtype == right.dtype
+        np.testing.assert_allclose(got, right, rtol=1e-4, atol=1e-5)
+
+
+def test_the_nearest_of_two_that_are_equally_far() -> None:
+    scales = np.array([1, 1, 0.6, 0.7], "float32")
+    node = helper.make_node("Resize", ["x", "", "scales"], ["y"], mode="nearest")
+    check_alone(node, {"x": random(1, 2, 33, 35)}, {"scales": scales}, opset=18)
+
+
+def test_regions_of_a_picture_that_is_smaller() -> None:
+    regions = np.array([[1, 2, 20, 30], [5, 4, 9, 40]], "float32")
+    words = {"output_height": 3, "output_width": 4, "sampling_ratio": 2, "spatial_scale": 0.5}
+    node = helper.make_node("RoiAlign", ["x", "regions", "pictures"], ["y"], **words)
+    feeds = {"x": random(1, 3, 20, 22), "regions": regions}
+    check_alone(node, feeds, {"pictures": np.zeros(2, "int64")}, opset=18)
+
+
+@pytest.mark.parametrize(("op", "dtype"), [("Pow", "int32"), ("Pow", "float64"), ("Sign", "uint8"), ("Sign", "int64")])
+def test_numbers_of_other_types(op: str, dtype: str) -> None:
+    x = np.arange(60).astype(dtype) - np.array(0 if dtype[0] == "u" else 30, dtype)
+    constants = {"three": np.array(3, dtype)} if op == "Pow" else {}
+    check_alone(helper.make_node(op, ["x", *constants], ["y"]), {"x": x}, constants)

@@ -33,6 +33,7 @@ from portcall.errors import ModelError
 Array = Any
 _SERIES = {"float16": 4, "float32": 8, "float64": 17}  # terms of atanh up to 1/3: what follows is below half a bit
 LONGEST = 1 << 30  # a step of a Slice
+_HALF_PIXELS = 16  # the opset since which a RoiAlign takes half a pixel from its regions
 _LONG_REASON = 400  # letters of what TVM says, which may print an operator with all that it knows of it
 _OF_RANKS = re.compile(r"ndim=-1|MatchCast|statically known.* rank|unknown rank")  # in what TVM says
 # Names of inputs that say what an operator does, or how large its result is.
@@ -134,6 +135,8 @@ class Importer(ONNXGraphImporter):  # type: ignore[misc]
                 inputs = onnx_input(_with_steps(list(inputs)))
             if op_name in ("Div", "Mod"):
                 inputs = onnx_input(_divisible(self.bb, list(inputs)))
+            if op_name == "RoiAlign":
+                inputs = onnx_input(_regions(self.bb, list(inputs), attrs, opset))
             made = super()._convert_operator(op_name, inputs, attrs, opset)
             if op_name == "Gather":
                 made = self.bb.normalize(checked_take(made))
@@ -242,6 +245,17 @@ def _with_steps(inputs: list[Any]) -> list[Any]:
         array = steps.value.numpy()
         inputs[4] = relax.const(array.clip(-LONGEST, LONGEST), str(array.dtype))
     return inputs
+
+
+def _regions(bb: Any, inputs: list[Any], attrs: dict[str, Any], opset: int) -> list[Any]:
+    """Return the inputs of a RoiAlign from which TVM's importer may take half a pixel before it scales them."""
+    x, regions, *others = inputs
+    scale = float(attrs.get("spatial_scale", 1.0))
+    default = "half_pixel" if opset >= _HALF_PIXELS else "output_half_pixel"
+    mode = attrs.get("coordinate_transformation_mode", default)
+    if mode not in (b"half_pixel", "half_pixel") or scale == 1:
+        return inputs
+    return [x, bb.emit(relax.op.add(regions, relax.const(0.5 - 0.5 / scale, str(regions.ty.dtype)))), *others]
 
 
 def _check_wrapped(inputs: list[Any], attrs: dict[str, Any]) -> None:
@@ -384,9 +398,12 @@ def _is_number(e: Expr) -> bool:
 
 
 def _sign(bb: Any, inputs: list[Any], attrs: dict[str, Any]) -> Expr | None:
-    """Return the sign of floats; what is no number stays so."""
+    """Return the sign of numbers; what is no number stays so. TVM's operator is not for unsigned ones."""
     x = inputs[0]
-    if str(x.ty.dtype) not in _FLOATS:
+    dtype = str(x.ty.dtype)
+    if dtype.startswith("uint"):
+        return relax.op.minimum(x, relax.const(1, dtype))
+    if dtype not in _FLOATS:
         return None
     return relax.op.where(relax.op.isnan(x), x, bb.emit(relax.op.sign(x)))
 
@@ -402,7 +419,7 @@ def _power(bb: Any, inputs: list[Any], attrs: dict[str, Any]) -> Expr | None:
     """Return a small power as a product: the exponent of TVM's function is not known when its code is written."""
     exponent = _array(inputs, 1)
     x = inputs[0]
-    if exponent is None or exponent.size != 1 or exponent.ndim > len(x.ty.shape) or str(x.ty.dtype) != "float32":
+    if exponent is None or exponent.size != 1 or exponent.ndim > len(x.ty.shape) or str(x.ty.dtype) in _ROUNDED:
         return None
     power = float(exponent.reshape(()))
     if power not in (2, 3):
@@ -590,6 +607,7 @@ _EACH: Mapping[str, Callable[[Expr], Expr]] = {
 # What reads or writes where its second input says; TVM's functions for them do not look whether that is inside.
 _INDEXED = {"GatherElements", "GatherND", "ScatterElements", "ScatterND"}
 _FLOATS = {"float16", "float32", "float64"}
+_ROUNDED = {"float16", "bfloat16"}  # whose powers are not products, each of which would be rounded
 
 
 def _tree_sums(bb: Any, inputs: list[Any], attrs: dict[str, Any]) -> Expr:

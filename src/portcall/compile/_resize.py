@@ -182,7 +182,7 @@ def _weights(axis: _Axis, mode: _Mode) -> tuple[Array, Array]:
     matrix = np.zeros((axis.result, axis.size))
     outside = np.zeros(axis.result, bool)
     for k in range(axis.result):
-        place = _place(axis, mode.coordinates, k)
+        place = float(_place(axis, mode.coordinates, np.float32(k)))
         if mode.coordinates == "tf_crop_and_resize" and not 0 <= place <= axis.size - 1:
             outside[k] = True
             continue
@@ -206,9 +206,12 @@ _ROUNDINGS = {
 }
 
 
-def _place(axis: _Axis, coordinates: str, k: int) -> float:
-    """Return where a result lies on the axis before: the attribute coordinate_transformation_mode."""
-    size, result, scale = axis.size, axis.result, axis.scale
+def _place(axis: _Axis, coordinates: str, k: Any) -> Any:
+    """Return where a result lies on the axis before: the attribute coordinate_transformation_mode.
+
+    It is rounded as onnxruntime's floats are, which decides the nearest of two that are equally far.
+    """
+    size, result, scale = axis.size, axis.result, np.float32(axis.scale)
     if coordinates == "half_pixel":
         return (k + 0.5) / scale - 0.5
     if coordinates == "half_pixel_symmetric":
