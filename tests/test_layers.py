@@ -76,6 +76,7 @@ HOUSE = [
         "_recurrent",
         "_ml",
         "_checks",
+        "_onnx_file",
         "_model",
         "_labels _legal _limits _linked",
         "_signals",

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 
 #include "bytes/cursor.h"
@@ -24,18 +25,40 @@ void Require(bool ok, const char* what) {
   if (!ok) Fail(what);
 }
 
+constexpr size_t kLittle = 1 << 14, kMuch = 1 << 20;
+
+// Advises the kernel about the pages that begin and end within some memory.
+void Advise(const void* data, size_t nbytes, int advice) {
+  auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE)), begin = reinterpret_cast<uintptr_t>(data);
+  auto first = (begin + page - 1) & -page, last = (begin + nbytes) & -page;
+  if (first < last) madvise(reinterpret_cast<void*>(first), last - first, advice);
+}
+
 // Maps the pages of new memory that will be filled: a fault for each costs more than filling it. Little memory is often not new.
 void MapAtOnce(void* data, size_t nbytes) {
   constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE, which older headers lack and older systems refuse
-  constexpr size_t kLittle = 1 << 14;
-  if (nbytes < kLittle) return;
-  auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE)), skipped = -reinterpret_cast<uintptr_t>(data) & (page - 1);
-  madvise(static_cast<char*>(data) + skipped, nbytes - skipped, kPopulateWrite);
+  if (nbytes >= kLittle) Advise(data, nbytes, kPopulateWrite);
+}
+
+// Tells whether memory is that of a file, mapped for reading. Each line of the list is one mapping.
+bool IsOfFile(const void* data) {
+  auto at = reinterpret_cast<uintptr_t>(data);
+  FILE* maps = std::fopen("/proc/self/maps", "re");
+  bool found = false;
+  char line[256], rights[5];
+  uintptr_t begin, end;
+  unsigned long inode;
+  while (maps && !found && std::fgets(line, sizeof line, maps))
+    found = std::sscanf(line, "%zx-%zx %4s %*s %*s %lu", &begin, &end, rights, &inode) == 4 && begin <= at && at < end &&
+            rights[1] == '-' && inode != 0;
+  if (maps) std::fclose(maps);
+  return found;
 }
 
 class Reader : public bytes::Cursor<Reader> {
  public:
-  explicit Reader(std::string_view bytes) : Cursor(bytes) {}
+  explicit Reader(std::string_view bytes)
+      : Cursor(bytes), of_file_(bytes.size() >= kMuch && IsOfFile(bytes.data())) {}
   [[noreturn]] static void FailShort(const char*, uint64_t) { Fail("it ends too early"); }
 
   // A number of items of at least so many bytes each.
@@ -70,6 +93,8 @@ class Reader : public bytes::Cursor<Reader> {
     Tensor tensor = Tensor::Empty(shape, dtype);
     MapAtOnce(tensor.raw_data(), data.size());
     if (!data.empty()) std::memcpy(tensor.raw_data(), data.data(), data.size());
+    // Weights would be in memory twice, which their pages in the file's mapping give back.
+    if (of_file_) Advise(data.data(), data.size(), MADV_DONTNEED);
     return tensor;
   }
 
@@ -106,6 +131,9 @@ class Reader : public bytes::Cursor<Reader> {
     for (uint64_t n = Count(8); n > 0; --n) f.params.emplace_back(Text());
     return f;
   }
+
+ private:
+  bool of_file_;
 };
 
 // Checks the instructions of one function: then running them needs no checks. Jumps go forward only, as compilers

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +15,10 @@ from onnx import helper, numpy_helper
 
 import portcall
 from portcall.compile import _dynamic, _verify, _vm
+from portcall.compile._checks import InvalidModelError
 from portcall.compile._importer import import_model
+from portcall.compile._model import load
+from portcall.compile._onnx_file import read_model
 from portcall.compile._program import is_constant
 from portcall.compile._rewriting import Graph, shapes_inferred
 from portcall.compile._target import Target, find_target
@@ -111,3 +117,73 @@ def test_weights_are_borrowed_while_a_graph_is_compiled_and_checked() -> None:
     assert made.params
     assert all(np.shares_memory(executor.get_input(name).numpy(), array) for name, array in made.params.items())
     assert made.unchecked == ""
+
+
+def test_file_is_read_with_its_large_weights_beside_the_model(tmp_path: Path) -> None:
+    model = a_model()
+    model.graph.initializer[0].doc_string = "of no use"
+    model.graph.initializer.add().CopyFrom(helper.make_tensor("typed", 1, SHAPE, WEIGHTS.ravel()))  # not as bytes
+    file = tmp_path / "model.onnx"
+    file.write_bytes(model.SerializeToString())
+    assert read_model(str(file)) == model  # outside of apart
+    with apart():
+        light = read_model(str(file))
+        assert [is_apart(tensor) for tensor in light.graph.initializer] == [True, False, False]
+        np.testing.assert_array_equal(array_of(light.graph.initializer[0]), WEIGHTS)
+        light.graph.initializer[0].CopyFrom(model.graph.initializer[0])
+        assert light == model
+
+
+def test_weights_of_other_files_are_beside_the_model_that_is_read(tmp_path: Path) -> None:
+    onnx.save(a_model(), tmp_path / "model.onnx", save_as_external_data=True, location="w.bin", size_threshold=100)
+    with apart():
+        light = load(tmp_path / "model.onnx").model
+        assert [is_apart(tensor) for tensor in light.graph.initializer] == [True, False]
+        np.testing.assert_array_equal(array_of(light.graph.initializer[0]), WEIGHTS)
+        np.testing.assert_array_equal(array_of(light.graph.initializer[1]), FEW)
+        assert onnx.shape_inference.infer_shapes(light).graph.output[0].name == "y"
+    outside = load(tmp_path / "model.onnx").model
+    np.testing.assert_array_equal(numpy_helper.to_array(outside.graph.initializer[0]), WEIGHTS)
+
+
+def test_file_that_is_cut_off_or_no_message_is_no_model(tmp_path: Path) -> None:
+    file, whole = tmp_path / "model.onnx", a_model().SerializeToString()
+    (begin,) = [place for place in range(len(whole)) if whole.startswith(WEIGHTS.tobytes()[:16], place)]
+    with apart():
+        for end in (*range(1, 60), begin - 5, begin - 1, begin, begin + 7, len(whole) - 1):
+            file.write_bytes(whole[:end])
+            with pytest.raises(InvalidModelError):
+                load(file)
+        for damaged in (b"\xff" * 30, b"\x3a" + b"\xff" * 9 + b"\x01", b"\x0b\x0c", b"\x39\x00"):
+            file.write_bytes(damaged)
+            with pytest.raises(InvalidModelError, match="not an ONNX model"):
+                load(file)
+
+
+@pytest.mark.parametrize("runtime", ["graph", "vm"])
+def test_compiling_takes_less_than_twice_the_memory_of_the_model(tmp_path: Path, runtime: str) -> None:
+    rows, size, number = (2 if runtime == "graph" else "n"), 1024, 24
+    weights = [numpy_helper.from_array(np.full((size, size), k / size, "float32"), f"w{k}") for k in range(number)]
+    nodes = [helper.make_node("MatMul", [f"x{k}", f"w{k}"], [f"x{k + 1}"]) for k in range(number)]
+    ends = [helper.make_tensor_value_info(name, 1, [rows, size]) for name in ("x0", f"x{number}")]
+    graph = helper.make_graph(nodes, "products", ends[:1], ends[1:], weights)
+    file, light = tmp_path / "model.onnx", tmp_path / "light.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), file)
+    onnx.save(a_model(rows), light)
+    program = f"""
+import sys
+sys.path[:0] = {sys.path!r}
+import portcall.compile
+
+def peak():
+    (line,) = [line for line in open("/proc/self/status") if line.startswith("VmHWM")]
+    return int(line.split()[1]) << 10
+
+portcall.compile.onnx({str(light)!r}, runtime={runtime!r})
+open("/proc/self/clear_refs", "w").write("5")  # it begins anew
+before = peak()
+portcall.compile.onnx({str(file)!r}, runtime={runtime!r})
+print(peak() - before)
+"""
+    taken = int(subprocess.run([sys.executable, "-c", program], check=True, capture_output=True).stdout)
+    assert taken < 2 * file.stat().st_size

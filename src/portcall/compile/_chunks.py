@@ -8,8 +8,9 @@ Constants are packed when the model is compiled. Other functions are TVM's own.
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -22,6 +23,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from portcall.compile._convolution import Variant, choose_tile, weights_of, write_convolution
 from portcall.compile._default import schedule_open
 from portcall.compile._kernels import Kernel, Rules
+from portcall.compile._linked import Weights, array_of, is_large
 from portcall.compile._parameters import CHUNKS, PARAMETERS, read_parameters, with_matrix
 from portcall.compile._pictures import write_picture
 from portcall.compile._products import Product
@@ -55,19 +57,24 @@ class _Open:
 
 
 def use_rules(
-    module: Any, target: Target, winograd: str, names: Mapping[str, str] | None = None
+    module: Any,
+    target: Target,
+    winograd: str,
+    names: Mapping[str, str] | None = None,
+    weights: Weights | None = None,
 ) -> tuple[Any, Mapping[str, int]]:
     """Return a lowered module with kernels of the rules, and how many kernels each rule wrote.
 
     Parameters:
         names: how profiles are to call functions, by TVM's names.
+        weights: where large weights are packed later, when they are written. Without it they are packed here.
     """
     functions = {
         str(name.name_hint): function
         for name, function in module.functions_items()
         if isinstance(function, tirx.PrimFunc)
     }
-    changed = _Calls(module, functions, target, winograd, names or {})
+    changed = _Calls(module, functions, target, winograd, names or {}, weights)
     for name, function in list(module.functions_items()):
         if isinstance(function, relax.Function):
             changed.read(function)
@@ -91,9 +98,16 @@ class _Calls(PyExprMutator):  # type: ignore[misc]
     """Lets calls of functions of TVM's be calls of kernels."""
 
     def __init__(
-        self, module: Any, functions: Mapping[str, Any], target: Target, winograd: str, names: Mapping[str, str]
+        self,
+        module: Any,
+        functions: Mapping[str, Any],
+        target: Target,
+        winograd: str,
+        names: Mapping[str, str],
+        weights: Weights | None,
     ) -> None:
         super().__init__(module)
+        self.weights = weights
         self.functions, self.target, self.winograd, self.names = dict(functions), target, winograd, names
         self.rules: dict[str, str] = {}  # by the name of the function
         self._kernels: dict[Any, tuple[Any, Mapping[int, Any]] | None] = {}
@@ -118,8 +132,8 @@ class _Calls(PyExprMutator):  # type: ignore[misc]
             if found is None:
                 return relax.Call(call.op, [self._default(call.args[0]), *call.args[1:]], call.attrs, call.ty_args)
         variable, packs = found
-        for place, pack in packs.items():
-            arguments[place] = self._packed(name, place, arguments[place], pack)
+        for place, (pack, packed) in packs.items():
+            arguments[place] = self._packed(name, place, arguments[place], pack, packed)
         return relax.call_tir(variable, relax.Tuple(arguments), call.ty_args[0])
 
     def _found(self, name: str, arguments: Sequence[Any]) -> tuple[Any, Mapping[int, Any]] | None:
@@ -167,15 +181,23 @@ class _Calls(PyExprMutator):  # type: ignore[misc]
                 return found
         return None
 
-    def _packed(self, name: str, place: int, constant: Any, pack: Any) -> Any:
-        array = constant.value.numpy()
-        key = (name, place, array.shape, hash(array.tobytes()))
+    def _packed(self, name: str, place: int, constant: Any, pack: Any, packed: Any) -> Any:
+        """Return a constant as a kernel wants it.
+
+        Parameters:
+            packed: the kernel's buffer for it.
+        """
+        array = array_of(constant)
+        key = (name, place, array.shape, hashlib.sha256(np.ascontiguousarray(array).data).digest())
         if key not in self._constants:
-            self._constants[key] = relax.const(np.ascontiguousarray(pack(array)))
+            make: Callable[[], Any] = lambda: np.ascontiguousarray(pack(array))  # noqa: E731
+            shape, dtype = _shape(packed), str(packed.dtype)
+            later = self.weights if is_large(shape, np.dtype(dtype)) else None
+            self._constants[key] = relax.const(make()) if later is None else later.later(shape, dtype, make)
         return self._constants[key]
 
     def _kernel(self, name: str, arguments: Sequence[Any], only: str = "") -> tuple[Any, Mapping[int, Any]] | None:
-        """Return the kernel of a function, and how its constants are packed; None if no rule is for it."""
+        """Return the kernel of a function, and how its constants are packed, into which buffer; None without a rule."""
         function = self.functions[name]
         if len(function.params) != len(arguments) + 1:
             return None
@@ -191,7 +213,7 @@ class _Calls(PyExprMutator):  # type: ignore[misc]
             return None
         variable = self.builder_.add_func(made, self.names.get(name, f"{name}_chunks"))
         self.rules[str(variable.name_hint)] = kernel.rule
-        return variable, kernel.packs
+        return variable, {place: (pack, made.params[place]) for place, pack in kernel.packs.items()}
 
 
 def _write(name: str, function: Any, arguments: Sequence[Any], target: Target, winograd: str) -> tuple[Any, Kernel]:

@@ -213,7 +213,7 @@ def compile_module(
         labels: those of an imported model, for the nodes of the graph.
     """
     with steps.step("lower"), as_model_error("lower"):
-        program = read_program(lower(modules.pop(), machine, labels))
+        program = read_program(lower(modules, machine, labels))
         if labels:
             labels.give(program)
     with steps.step("kernels"):

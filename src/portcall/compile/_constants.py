@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from math import prod
 from typing import Any
@@ -15,6 +16,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from portcall.compile._program import is_constant
 
 Array = Any
+_MOST_AT_ONCE = 1 << 26  # bytes of constants that are made in a turn
 _MOST_MADE = 1 << 26  # bytes of a constant that is larger than what it is made of
 _BINARY: dict[str, Callable[[Array, Array], Array]] = {
     "relax.add": np.add,
@@ -31,16 +33,30 @@ _UNARY: dict[str, Callable[[Array], Array]] = {
 }
 
 
-def FoldWithNumPy() -> Any:
-    """Return the pass."""
+def fold_with_numpy(module: Any) -> Any:
+    """Fold constants of a module in place, and return it.
 
-    def run(module: Any, context: Any) -> Any:
-        for name, function in module.functions_items():
-            if isinstance(function, relax.Function):
-                module.update_func(name, _Folder(module).visit_expr(function))
-        return module
+    It is not a pass of TVM's, which keeps the functions that it was given.
+    """
+    names = [name for name, function in module.functions_items() if isinstance(function, relax.Function)]
+    while names:
+        if not _fold_some(module, names[-1]):
+            names.pop()
+    return module
 
-    return tvm.transform.module_pass(run, opt_level=0, name="FoldWithNumPy")
+
+def _fold_some(module: Any, name: Any) -> bool:
+    """Fold constants of a function, and return whether there are more.
+
+    Those that are made, and those that they are made of, are in memory together. So many large ones are made in turns.
+    """
+    folder = _Folder(module)
+    module.update_func(name, folder.visit_expr(module[name]))
+    left = bool(folder.left and folder.made)
+    if folder.made > _MOST_AT_ONCE:
+        del folder
+        gc.collect()  # mutators of TVM's are in circles, with the module as it was
+    return left
 
 
 def _fold(call: Any) -> Array | None:
@@ -107,13 +123,26 @@ def _value(e: Any) -> Array | None:
 
 @mutator
 class _Folder(PyExprMutator):  # type: ignore[misc]
-    """Replaces calls of constants, and the variables that they are bound to."""
+    """Replaces calls of constants, and the variables that they are bound to.
+
+    Attributes:
+        made: bytes of the constants that were made.
+        left: whether calls are left that may be folded in another turn.
+    """
+
+    def __init__(self, module: Any) -> None:
+        super().__init__(module)
+        self.made, self.left = 0, False
 
     def visit_call_(self, call: Any) -> Any:
         call = self.visit_expr_post_order(call)
+        if self.made > _MOST_AT_ONCE:
+            self.left = self.left or any(map(is_constant, call.args))
+            return call
         found = _fold(call) if isinstance(call.op, tvm.ir.Op) else None
         if found is None:
             return call
+        self.made += found.nbytes
         array = np.ascontiguousarray(found).reshape(np.shape(found))  # ascontiguousarray makes a row of a number
         return relax.const(array, str(array.dtype))
 

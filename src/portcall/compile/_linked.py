@@ -8,10 +8,12 @@ TVM writes an executable, and go from where they are into a file, between what i
 from __future__ import annotations
 
 import json
+import mmap
 import struct
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,7 @@ _TABLE = "__tvm_ffi__library_bin"  # see portcall.inspect._embedded
 _LARGE = 1 << 16  # bytes
 _CODES: Mapping[str, int] = {"i": 0, "u": 1, "f": 2}  # of DLPack, by NumPy's kind
 _MARK = 0x1D57_3E1C_60B2_48F7  # begins what stands for a weight
+_LATER = 0x3A94_C05B_71EE_2D86  # and what stands for one that is not made yet
 
 
 class Linked:
@@ -53,11 +56,25 @@ class Weights:
     """The large weights of a module, which are not in it while TVM makes an executable of it."""
 
     def __init__(self) -> None:
-        self._arrays: list[Any] = []
+        # For each, an array of the same type and shape, and what gives the weight.
+        self._found: list[tuple[Any, Callable[[], Any]]] = []
+        self._later: dict[int, Callable[[], Any]] = {}  # by the address of what stands for the weight
 
     @property
     def count(self) -> int:
-        return len(self._arrays)
+        return len(self._found)
+
+    def later(self, shape: Sequence[int], dtype: str, make: Callable[[], Any]) -> Any:
+        """Return a constant that stands for a weight, which is made when it is written.
+
+        It takes no memory, as nothing is written to it but its number. Nothing may read it but ``take_out``.
+        """
+        pages = mmap.mmap(-1, prod(shape) * np.dtype(dtype).itemsize, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        number = np.array([_LATER, len(self._later)])  # no two are equal
+        pages[: number.nbytes] = number.tobytes()
+        array = np.frombuffer(pages, dtype).reshape(shape)
+        self._later[array.ctypes.data] = make
+        return relax.const(tvm.runtime.from_dlpack(array))
 
     def take_out(self, module: Any, _context: Any) -> Any:
         """Put a small constant in the place of each large one: a pass of TVM's, after those that look at types."""
@@ -87,32 +104,42 @@ class Weights:
     def _small(self, e: Any) -> Any:
         if not (is_constant(e) and isinstance(e.value, tvm.runtime.Tensor)):
             return e
-        try:
-            array = np.from_dlpack(e.value)
-        except (BufferError, RuntimeError, TypeError):  # NumPy has no such type
+        array = array_of(e)
+        if not is_large(array.shape, array.dtype):
             return e
-        if array.nbytes < _LARGE or array.dtype.kind not in _CODES:
-            return e
-        self._arrays.append(array)
-        return relax.const(_stand_in(len(self._arrays) - 1), "int64")
+        self._found.append((array, self._later.get(array.ctypes.data, lambda: array)))
+        return relax.const(_stand_in(self.count - 1), "int64")
 
     def put_back(self, executable: bytes) -> Iterator[Any]:
-        """Give the parts of an executable with the weights in it.
+        """Give the parts of an executable with the weights in it, which are left out here then.
 
         Raises:
             ValueError: one has no place in it.
         """
+        assert _LATER.to_bytes(8, "little") not in executable, "a weight that is to be made later was not found"
         stand_ins = [_head(small) + small.tobytes() for small in map(_stand_in, range(self.count))]
-        places = sorted(
-            (executable.index(each), each, array) for each, array in zip(stand_ins, self._arrays, strict=True)
-        )
+        places = sorted((executable.index(each), number) for number, each in enumerate(stand_ins))
         begin = 0
-        for place, stand_in, array in places:
+        for place, number in places:
+            like, make = self._found[number]
             yield executable[begin:place]
-            yield _head(array)
-            yield array.reshape(-1).view("uint8").data
-            begin = place + len(stand_in)
+            yield _head(like)
+            yield np.ascontiguousarray(make()).reshape(-1).view("uint8").data
+            begin = place + len(stand_ins[number])
         yield executable[begin:]
+
+
+def array_of(constant: Any) -> Any:
+    """Return the elements of a constant where they are, or a copy if NumPy does not have their type itself."""
+    try:
+        return np.from_dlpack(constant.value)
+    except (BufferError, RuntimeError, TypeError):
+        return constant.value.numpy()
+
+
+def is_large(shape: Sequence[int], dtype: np.dtype[Any]) -> bool:
+    """Tell whether a weight is taken out of a module."""
+    return prod(shape) * dtype.itemsize >= _LARGE and dtype.kind in _CODES
 
 
 def _stand_in(number: int) -> Any:

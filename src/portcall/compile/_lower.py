@@ -12,7 +12,7 @@ import tvm
 from tvm import relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from portcall.compile._constants import FoldWithNumPy
+from portcall.compile._constants import fold_with_numpy
 from portcall.compile._labels import Labels
 from portcall.compile._legal import LegalizeOps, is_fixed
 from portcall.compile._products import is_product
@@ -32,22 +32,25 @@ _LONG, _NEAR = 256, 32
 _BROADCAST, _INJECTIVE, _OPAQUE = 1, 2, 8
 
 
-def lower(module: Any, target: Target, labels: Labels | None = None) -> Any:
-    """Return the module with a function for each step of the model, chains of element-wise operators fused.
+def lower(modules: list[Any], target: Target, labels: Labels | None = None) -> Any:
+    """Return a module with a function for each step of the model, chains of element-wise operators fused.
 
     Batch normalizations are folded into convolutions before they are decomposed. Constants are folded with NumPy; what
     is left of them TVM compiles, which takes a hundred times as long.
+
+    Parameters:
+        modules: the module alone; it is taken out, so that weights go when there are others in their place.
     """
-    transform = relax.transform
-    fold = [FoldWithNumPy(), FoldRest()]
-    layout = [ConvertLayout(), transform.Normalize(), *fold, PointwiseProducts()] if _has_convolution(module) else []
+    module, transform = modules.pop(), relax.transform
+    convolves = _has_convolution(module)
     passes = [
         transform.CanonicalizeBindings(),
         transform.FoldBatchnormToConv2D(),
         transform.DecomposeOpsForInference(),
         transform.CanonicalizeBindings(),
-        *fold,
-        *layout,
+        fold_with_numpy,
+        FoldRest(),
+        *([ConvertLayout(), transform.Normalize(), fold_with_numpy, FoldRest(), PointwiseProducts()] * convolves),
         relax.backend.DispatchSampling(),
         relax.backend.DispatchSortScan(),
         LegalizeOps({_TRANSPOSED.name: legalize}),
@@ -64,7 +67,9 @@ def lower(module: Any, target: Target, labels: Labels | None = None) -> Any:
         transform.ExpandTupleArguments(),
     ]
     with target.tvm:
-        return tvm.transform.Sequential(passes)(module)
+        while passes:
+            module = passes.pop(0)(module)  # a pass keeps what it was given
+        return module
 
 
 def lower_functions(module: Any, target: Target) -> Any:

@@ -21,8 +21,9 @@ from onnx.external_data_helper import ExternalDataInfo, load_external_data_for_m
 
 from portcall.compile._checks import ELEMENTS, ContradictionError, InvalidModelError, check_form, element_name
 from portcall.compile._ml import without_maps
+from portcall.compile._onnx_file import read_model, take_external
 from portcall.compile._rewriting import Graph, extents_of, name_of, shapes_inferred
-from portcall.compile._weights import copied
+from portcall.compile._weights import as_if_inside, copied
 from portcall.errors import ModelError
 
 Model = Any
@@ -101,7 +102,7 @@ def load(source: Source) -> Loaded:
             model, digest = onnx.load_model_from_string(bytes(source)), hashlib.sha256(source).hexdigest()
         else:
             name, shown = Path(source).stem, f"'{os.fspath(source)}'"
-            model, digest = onnx.load(os.fspath(source), load_external_data=False), digest_of_files([Path(source)])
+            model, digest = read_model(os.fspath(source)), digest_of_files([Path(source)])
     except DecodeError:
         raise InvalidModelError(
             f"{shown} is not an ONNX model, or it was cut off", hint="copy or export it again"
@@ -109,9 +110,13 @@ def load(source: Source) -> Loaded:
     if not model.ListFields():
         raise InvalidModelError(f"{shown} is empty", hint="copy or export it again")
     if name:
-        external_files(model, Path(source))
+        folder = str(Path(source).parent)
         try:
-            load_external_data_for_model(model, str(Path(source).parent))
+            with as_if_inside(model):
+                external_files(model, Path(source))
+                take_external(model, folder)
+            with as_if_inside(model):
+                load_external_data_for_model(model, folder)
         except (onnx.checker.ValidationError, ValueError) as error:  # a place outside of the model's folder
             raise InvalidModelError(f"the weights of {shown} cannot be read: {error}", hint="export it again") from None
     check_form(model, shown)

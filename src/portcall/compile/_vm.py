@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -119,6 +119,7 @@ def _compile_executable(model: Any, target: str, options: Options) -> CompiledEx
     machine = find_target(target, gpu=isinstance(model, tvm.IRModule))
     steps = Steps(options.progress)
     kernels: Mapping[str, int] = {}
+    weights = Weights()
     notes: Sequence[str] = ()
     expected, unchecked = None, "it was not asked for"
     if isinstance(model, tvm.IRModule):
@@ -127,17 +128,13 @@ def _compile_executable(model: Any, target: str, options: Options) -> CompiledEx
             module, kernels = _of_relax(model, machine)
     else:
         with steps.step("read"):
-            loaded, given = _read(model, options)
+            loaded, given, proto = _prepared(model, options)
             notes, name = loaded.notes, loaded.name
             inputs = {value.name: type_text(value) for value in inputs_of(given)}
-            proto = inline_control(decompose(inline_control(copied(given))))
-            name_extents(proto)
-            check_operators(proto, graph=False)
-            proto = without_recurrent(proto)
         labels = Labels(given)
         with steps.step("import"), as_model_error("import"):
             try:
-                module = import_dynamic(proto, machine, labels=labels)
+                modules = [import_dynamic(proto, machine, labels=labels)]
             except ModelError as error:
                 if error.hint or not (deciding := deciding_inputs(proto)):
                     raise
@@ -147,14 +144,12 @@ def _compile_executable(model: Any, target: str, options: Options) -> CompiledEx
         if not unchecked:  # now: its weights are not needed any more afterwards
             with steps.step("reference"):
                 expected, unchecked = _verify.unless_it_cannot(lambda: _expect(given, {}, _verify.checked(given)))
-        del given
-        forget_all_but(proto)
-        with steps.step("kernels"):
-            module, kernels = _with_kernels(proto, module, labels, machine)
-        del proto
+        del given, proto
         forget_all_but()
+        with steps.step("kernels"):
+            again = lambda: import_dynamic(_prepared(model, options)[2], machine, named=False, labels=labels)  # noqa: E731
+            module, kernels = _with_kernels(modules, labels, machine, weights, again)
     with steps.step("compile"), as_model_error("compile"):
-        weights = Weights()
         executable = _executable(module, machine, weights, ours=not isinstance(model, tvm.IRModule))
         del module  # with its weights
     with steps.step("link"):
@@ -181,6 +176,15 @@ def _read(model: Any, options: Options) -> tuple[Loaded, Any]:
     return replace(loaded, model=None), given  # a large one is not needed any more
 
 
+def _prepared(model: Any, options: Options) -> tuple[Loaded, Any, Any]:
+    """Return a model that was read, and the same with what the importer does not know written as other operators."""
+    loaded, given = _read(model, options)
+    proto = inline_control(decompose(inline_control(copied(given))))
+    name_extents(proto)
+    check_operators(proto, graph=False)
+    return loaded, given, without_recurrent(proto)
+
+
 def _executable(module: Any, machine: Target, weights: Weights, *, ours: bool) -> relax.VMExecutable:
     """Return what TVM makes of a module; where its functions are ``ours``, its large weights are in ``weights``."""
     webgpu = machine.name == "webgpu"
@@ -202,19 +206,28 @@ def _without_aliases(module: Any, _: Any) -> Any:
     return module
 
 
-def _with_kernels(proto: Any, module: Any, labels: Labels, machine: Target) -> tuple[Any, Mapping[str, int]]:
-    """Return an imported module with kernels of the rules; as it is where it cannot be lowered."""
-    for named in (True, False):  # some passes of TVM's fail where variables stand for extents, and others elsewhere
+def _with_kernels(
+    modules: list[Any], labels: Labels, machine: Target, weights: Weights, again: Callable[[], Any]
+) -> tuple[Any, Mapping[str, int]]:
+    """Return an imported module with kernels of the rules; as it is where it cannot be lowered.
+
+    Parameters:
+        modules: the module alone, as ``lower`` takes it.
+        again: imports it once more, without names: some passes of TVM's fail where variables stand for extents, and
+            others elsewhere.
+    """
+    later = weights if has_assembly(machine) else None
+    for named in (True, False):
         if not named:
             labels.forget()
-            module = import_dynamic(proto, machine, named=False, labels=labels)
+            modules = [again()]
         try:
-            return use_rules(lower(module, machine, labels), machine, "auto", labels.names())
+            return use_rules(lower(modules, machine, labels), machine, "auto", labels.names(), later)
         except MemoryError:
             raise
         except Exception:  # TVM has many classes of errors
             continue
-    return relax.transform.DeadCodeElimination()(module), {}
+    return relax.transform.DeadCodeElimination()(again()), {}
 
 
 def _of_relax(model: Any, machine: Target) -> tuple[Any, Mapping[str, int]]:

@@ -58,17 +58,38 @@ def tensor_of(array: Array, name: str) -> Tensor:
     arrays = _arrays.get()
     if arrays is None or array.nbytes < _LARGE or str(array.dtype) not in _KINDS:
         return numpy_helper.from_array(np.ascontiguousarray(array) if array.ndim else array, name)
-    place = _place(array)
-    if place not in arrays:
-        array = aligned(array)
-        place = _place(array)
-        arrays[place] = array
+    return kept(array if _place(array) in arrays else aligned(array), name)
+
+
+def kept(array: Array, name: str) -> Tensor:
+    """Return a tensor whose elements are in an ``aligned`` array, which is kept beside the models."""
+    arrays = _arrays.get()
+    assert arrays is not None, "outside of apart"
+    arrays[_place(array)] = array
     made = onnx.TensorProto(
         name=name, dims=array.shape, data_type=helper.np_dtype_to_tensor_dtype(array.dtype),
         data_location=onnx.TensorProto.EXTERNAL,
     )  # fmt: skip
-    made.external_data.add(key="location", value=place)
+    made.external_data.add(key="location", value=_place(array))
     return made
+
+
+def may_be_apart(tensor: Tensor) -> bool:
+    """Tell whether a tensor is one that is kept beside its model, by its type and its extents."""
+    if _arrays.get() is None or tensor.data_type not in _TENSORS or any(extent <= 0 for extent in tensor.dims):
+        return False
+    return bool(prod(tensor.dims) * helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize >= _LARGE)
+
+
+@contextlib.contextmanager
+def as_if_inside(model: Model) -> Iterator[None]:
+    """Let the weights that are beside a model seem to be in it, for what reads those of other files."""
+    beside = [tensor for tensor in model.graph.initializer if is_apart(tensor)]
+    for tensor in beside:
+        tensor.data_location = onnx.TensorProto.DEFAULT
+    yield
+    for tensor in beside:
+        tensor.data_location = onnx.TensorProto.EXTERNAL
 
 
 def aligned(array: Array) -> Array:
@@ -87,8 +108,8 @@ def without_weights(model: Model) -> Model:
     made = onnx.ModelProto(**{field.name: value for field, value in model.ListFields() if field.name != "graph"})
     made.graph.CopyFrom(onnx.GraphProto(**parts))
     for tensor in graph.initializer:
-        plain = prod(tensor.dims) < _LARGE // 8 or uses_external_data(tensor) or tensor.data_type not in _TENSORS
-        made.graph.initializer.append(tensor if plain else tensor_of(numpy_helper.to_array(tensor), tensor.name))
+        moves = may_be_apart(tensor) and not uses_external_data(tensor)
+        made.graph.initializer.append(tensor_of(numpy_helper.to_array(tensor), tensor.name) if moves else tensor)
     return made
 
 
