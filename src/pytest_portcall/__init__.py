@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 FIXTURES = {"board", "remote", "bench"}
 PLACE, FIGURE = "portcall_board", "portcall_bench"  # properties of a test in the report, and in JUnit's XML
 BOARD = pytest.StashKey["Board"]()
+HEARTBEAT = 30.0  # seconds for which a board may be silent while a test waits for it
 CONNECT, AGAIN = 10.0, 2.0  # seconds for a session to open; for one with a board that a moment ago was not there
 SILENT = {"unreachable", "no-session", "agent"}  # reasons of errors that take as long
 
@@ -148,7 +149,8 @@ class Board:
         from portcall.cli import _remote as commands
 
         given = {**self._given, "key": "" if self._own else self._given["key"], "connect_timeout": timeout}
-        session, _ = stack.enter_context(commands.open_session(self._own or self._address, given))
+        opened = commands.open_session(self._own or self._address, given, heartbeat=HEARTBEAT)
+        session, _ = stack.enter_context(opened)
         return session
 
     def _placed(self, stack: contextlib.ExitStack, timeout: float) -> Session:
@@ -158,7 +160,9 @@ class Board:
         assert self._farm is not None
         assert self._lease is not None
         try:
-            remote = self._lease.session(timeout=AGAIN if self._lost else timeout, on_output=_print)
+            remote = self._lease.session(
+                timeout=AGAIN if self._lost else timeout, on_output=_print, heartbeat=HEARTBEAT
+            )
         except (ConnectError, FarmError, SessionTimeoutError):  # the board, or the lease, is gone
             self._lease.release()
             try:
@@ -166,7 +170,7 @@ class Board:
             except RPCError as error:
                 self._given_up = str(error)
                 raise
-            remote = self._lease.session(timeout=timeout, on_output=_print)
+            remote = self._lease.session(timeout=timeout, on_output=_print, heartbeat=HEARTBEAT)
         return stack.enter_context(remote)
 
 

@@ -22,11 +22,16 @@ from portcall import rpc, toolchain
 ROOT = Path(__file__).parents[2]
 DIE = """
 import os
+import signal
 import portcall
 
 @portcall.register_func("test.die")
 def die():
     os.abort()
+
+@portcall.register_func("test.stand_still")
+def stand_still():
+    os.kill(os.getpid(), signal.SIGSTOP)
 """
 ORDINARY = """
 import pytest
@@ -184,6 +189,19 @@ def test_crashed_session_is_the_error_of_one_test(tmp_path: Path) -> None:
     assert outcomes(found) == {"a": "failure", "b": "passed"}
     assert "RemoteCrashError" in found["test_a"]["message"]
     assert found["test_b"]["portcall_board"] == server.address
+
+
+def test_session_that_stands_still_is_the_error_of_one_test(tmp_path: Path) -> None:
+    (tmp_path / "functions.py").write_text(DIE)
+    source = """
+def test_a(remote): remote["test.stand_still"]()
+def test_b(remote): assert remote.machine()
+"""
+    (tmp_path / "conftest.py").write_text("import pytest_portcall\npytest_portcall.HEARTBEAT = 3.0\n")
+    with rpc.Server(imports=[str(tmp_path / "functions.py")]) as server:
+        found = run(tmp_path, source, "--portcall-remote", server.address)
+    assert outcomes(found) == {"a": "failure", "b": "passed"}
+    assert "silent" in found["test_a"]["message"]
 
 
 def test_board_that_is_not_there_is_an_error_of_its_tests(tmp_path: Path) -> None:

@@ -67,13 +67,18 @@ def read_token_file(path: str | None) -> str | None:
 
 @contextlib.contextmanager
 def open_session(
-    address: str, given: dict[str, Any], call_timeout: float | None = None, shared: StatusLine | None = None
+    address: str,
+    given: dict[str, Any],
+    call_timeout: float | None = None,
+    shared: StatusLine | None = None,
+    heartbeat: float = 0,
 ) -> Iterator[tuple[Session, StatusLine]]:
     """Open a session, and close it at the end; stderr shows a long wait.
 
     Parameters:
         address: the name of a remote, which has its address, key, token and certificates; or an address.
         shared: shows the waits, where several sessions do so.
+        heartbeat: as of ``portcall.rpc.ConnectOptions``, for a server that is named.
 
     Raises:
         RPCError: the server is not there, or does not let us in.
@@ -98,8 +103,11 @@ def open_session(
             tls=tls,
             call_timeout=call_timeout or 0,
             options=rpc.ConnectOptions(
-                name=address if address in remotes else "", on_wait=status.wait_for, on_output=status.print_output
-            ),
+                name=address if address in remotes else "",
+                on_wait=status.wait_for,
+                on_output=status.print_output,
+                heartbeat=heartbeat,
+            ),  # fmt: skip
         )
         with session:
             status.watch(session)
