@@ -107,7 +107,7 @@ def open_session(
                 on_wait=status.wait_for,
                 on_output=status.print_output,
                 heartbeat=heartbeat,
-            ),  # fmt: skip
+            ),
         )
         with session:
             status.watch(session)
