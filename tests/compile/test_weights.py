@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +160,22 @@ def test_file_that_is_cut_off_or_no_message_is_no_model(tmp_path: Path) -> None:
             file.write_bytes(damaged)
             with pytest.raises(InvalidModelError, match="not an ONNX model"):
                 load(file)
+
+
+def test_name_of_a_large_weight_that_is_no_text_is_named(tmp_path: Path) -> None:
+    model, file = a_model(), tmp_path / "model.onnx"
+    model.graph.initializer[0].name = model.graph.node[0].input[1] = "weight"
+    file.write_bytes(model.SerializeToString().replace(b"weight", b"weigh\xff"))
+    with apart(), pytest.raises(InvalidModelError, match="not UTF-8"):
+        load(file)
+
+
+def test_model_comes_through_a_pipe(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    writer = threading.Thread(target=(tmp_path / "pipe").write_bytes, args=[a_model().SerializeToString()])
+    writer.start()
+    assert read_model(str(tmp_path / "pipe")) == a_model()
+    writer.join()
 
 
 @pytest.mark.parametrize("runtime", ["graph", "vm"])

@@ -8,6 +8,7 @@ those of onnx.proto.
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Iterator
 from math import prod
@@ -44,7 +45,7 @@ def read_model(path: str) -> Model:
         OSError: it cannot be read.
     """
     with open(path, "rb") as file:
-        return _File(file).model()
+        return _File(file if file.seekable() else io.BytesIO(file.read())).model()
 
 
 def take_external(model: Model, folder: str) -> None:
@@ -65,7 +66,7 @@ class _File:
 
     def model(self) -> Model:
         outside, graph = bytearray(), bytearray()
-        for field in self._fields(0, os.fstat(self._file.fileno()).st_size):
+        for field in self._fields(0, self._file.seek(0, os.SEEK_END)):
             if field.number != _GRAPH:
                 outside += self._bytes(field.begin, field.end)
                 continue
@@ -90,7 +91,7 @@ class _File:
 
     def _apart(self, tensor: Any, raw: _Field) -> Any | None:
         """Return a tensor with the elements of a field beside it; None if they are not to be."""
-        if not may_be_apart(tensor) or uses_external_data(tensor):
+        if not may_be_apart(tensor) or uses_external_data(tensor) or isinstance(tensor.name, bytes):  # no UTF-8
             return None
         dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)
         if prod(tensor.dims) * dtype.itemsize != raw.end - raw.content:
