@@ -86,7 +86,7 @@ HOUSE = [
         "_loops",
         "_hints",
         "_registers _padding _rows _elementwise _chain _default _planes _transposes",
-        "_convolution _window _winograd _matmul _integers _fusion _parameters",
+        "_columns _convolution _window _winograd _matmul _integers _fusion _parameters",
         "_transposed _attention",
         "_lower",
         "_kernels _verify",

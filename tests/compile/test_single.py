@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from onnx import helper
 
+import portcall
 from compile.computed import computed
-from compile.reference import make
+from compile.reference import make, outputs
 from compile.test_models import random
 from portcall.compile._verify import reference
 
@@ -72,3 +73,37 @@ def test_numbers_of_other_types(op: str, dtype: str) -> None:
     x = np.arange(60).astype(dtype) - np.array(0 if dtype[0] == "u" else 30, dtype)
     constants = {"three": np.array(3, dtype)} if op == "Pow" else {}
     check_alone(helper.make_node(op, ["x", *constants], ["y"]), {"x": x}, constants)
+
+
+REDUCED: list[tuple[tuple[int, ...], list[int], str]] = [
+    ((5, 6, 40), [1], "columns"),
+    ((5, 6, 40), [0], "columns"),
+    ((7, 6, 5), [0, 1], "columns"),
+    ((3, 5000, 20), [1], "columns"),  # sums of sums
+    ((2, 9, 1300), [1], "columns"),  # several blocks
+    ((5, 6, 41), [0, 2], "rows"),
+    ((3, 2, 5, 7), [0, 2, 3], "rows"),
+    ((33, 4003), [0, 1], "rows"),  # sums of sums
+    ((3, 70_001), [1], "rows"),
+]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("shape", "axes", "rule"), REDUCED, ids=str)
+def test_reductions(shape: tuple[int, ...], axes: list[int], rule: str, threads: int) -> None:
+    x = 1 + random(*shape) / 100
+    ops: dict[str, Any] = {"ReduceSum": np.sum, "ReduceMax": np.max, "ReduceMin": np.min, "ReduceProd": np.prod}
+    nodes = [helper.make_node(op, ["x", "axes"], [op], keepdims=0) for op in ops]
+    model = make(nodes, {"x": shape}, list(ops), {"axes": np.array(axes)}, opset=18)
+    made = portcall.compile.onnx(model, check=False, runtime="graph", threads=threads)
+    assert set(made.kernels) == {rule}
+    for got, function in zip(outputs(made, {"x": x}), ops.values(), strict=True):
+        right = function(x.astype("float64"), axis=tuple(axes))
+        rounding = 3e-7 if function is not np.prod else 1e-4
+        np.testing.assert_allclose(got, right, rtol=rounding)
+
+
+@pytest.mark.parametrize("op", ["Softmax", "LogSoftmax", "LpNormalization", "Hardmax"])
+@pytest.mark.parametrize("shape", [(3, 21, 5, 10), (2, 40, 70), (2, 1000, 37)], ids=str)
+def test_shares_along_an_axis_that_is_not_the_last(op: str, shape: tuple[int, ...]) -> None:
+    check_alone(helper.make_node(op, ["x"], ["y"], axis=1), {"x": random(*shape)}, {})

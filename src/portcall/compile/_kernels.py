@@ -12,6 +12,7 @@ from typing import Any
 from portcall.compile import _winograd
 from portcall.compile._bytes import are_bytes
 from portcall.compile._chain import Chain
+from portcall.compile._columns import write_columns
 from portcall.compile._convolution import Variant, choose_tile, weights_of, write_convolution
 from portcall.compile._default import schedule
 from portcall.compile._elementwise import write_elementwise
@@ -314,6 +315,7 @@ _RULES: Mapping[str, Callable[[Reading, Target, bool], Any]] = {
     "batched matrix product": _write_batched,
     "transpose": write_transpose,
     "element-wise": write_elementwise,
+    "columns": write_columns,
     "rows": write_rows,
     "pooling of planes": write_planes,
 }

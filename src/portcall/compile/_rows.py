@@ -8,7 +8,8 @@ the row. Values of a row that are read more than once are kept in working memory
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -22,7 +23,7 @@ from portcall.compile._writer import Buffer, Expr, Index, Writer, float32, floor
 
 _SIDE_BY_SIDE = 4  # vectors of a reduction, for the latency of an addition
 _SHORTEST = 4
-_LONGEST = 1 << 20
+_LONG = 256  # vectors over which a sum is made of sums: fewer numbers are rounded less
 
 
 @dataclass
@@ -58,17 +59,17 @@ class _Kernel:
         if not reading.reductions or any(str(b.dtype) != "float32" for b in reading.params):
             raise NotThisKindError("no reduction of float32")
         first = reading.reductions[0]
-        self.lead, self.axes = _extents(first)
+        self.lead, self.outer, self.axes = _split(first)
         self.length = prod(self.axes)
-        if not _SHORTEST <= self.length <= _LONGEST:
+        if self.length < _SHORTEST:
             raise NotThisKindError("rows of another length")
         for stage in reading.reductions:
-            if "RS" in stage.kinds or not _lies_in_a_row(stage):
-                raise NotThisKindError("reductions over other axes")
-            if _extents(stage) != (self.lead, self.axes) or _operation(stage) is None:
+            if _split(stage) != (self.lead, self.outer, self.axes) or operation_of(stage) is None:
                 raise NotThisKindError("rows that differ")
         shape = shape_of(reading.result)
-        self.whole = [e for e in shape if e != 1] == [*self.lead, *self.axes]
+        if self.outer and len(reading.reductions) > 1:
+            raise NotThisKindError("several reductions of rows that do not lie beside each other")
+        self.whole = [e for e in shape if e != 1] == [*self.lead, *self.axes] and not self.outer
         if not self.whole and [e for e in shape if e != 1] != self.lead:
             raise NotThisKindError("a result of another shape")
         self.buffers = reading.buffers()
@@ -104,45 +105,60 @@ class _Kernel:
         """Tell whether the values of an element-wise stage are computed once for a row."""
         if [e for e in stage.extents if e != 1] != [*self.lead, *self.axes]:
             return False
-        readers = sum(_reads(other.value, stage.buffer.name) for other in self.reading.stages)
-        return readers > 1
+        return readers_of(self.reading, stage) > 1
 
     def _reduce(self, stage: Stage, at: list[Index]) -> None:
-        operation = _operation(stage)
+        operation = operation_of(stage)
         assert operation is not None, "the constructor has seen to that"
         count, left = divmod(self.length, self.lanes)
         side = min(_SIDE_BY_SIDE, count)
-        start = float32(_start(stage))
-        parts = self.w.registers(side, self.lanes)
-        with self.w.unrolled(side) as u, self.w.vector(self.lanes) as lane:
-            self.w.store(parts, (u, lane), start)
         turns, rest = divmod(count, side)
-        with self.w.loop(turns) as turn, self.w.unrolled(side) as u, self.w.vector(self.lanes) as lane:
-            value = self._term(stage, at, (turn * side + u) * self.lanes + lane)
-            self.w.store(parts, (u, lane), operation(parts[u, lane], value))
-        for u in range(rest):
-            with self.w.vector(self.lanes) as lane:
-                value = self._term(stage, at, (turns * side + u) * self.lanes + lane)
-                self.w.store(parts, (u, lane), operation(parts[u, lane], value))
-        total = self.w.registers(1)
-        self.w.store(total, 0, start)
+        start, w = float32(start_of(stage)), self.w
+        whole, parts = w.registers(side, self.lanes), w.registers(side, self.lanes)
+        in_parts = type(stage.value).__name__ == "Add" and turns * prod(self.outer) > _LONG
+        total = w.registers(1)
+        w.store(total, 0, start)
+
+        def put(buffer: Buffer, value: Callable[[Index, Index], Expr], count: int = side) -> None:
+            with w.unrolled(count) as u, w.vector(self.lanes) as lane:
+                w.store(buffer, (u, lane), value(u, lane))
+
+        def add(buffer: Buffer, rows: list[Index], first: Index, count: int = side) -> None:
+            put(buffer, lambda u, lane: operation(
+                buffer[u, lane], self._term(stage, at, rows, (first + u) * self.lanes + lane)), count)  # fmt: skip
+
+        put(whole if in_parts else parts, lambda u, lane: start)
+        with ExitStack() as loops:
+            rows = [loops.enter_context(w.loop(extent)) for extent in self.outer]
+            size = min(turns, _LONG) if in_parts else turns
+            for begin, times, length in ((0, turns // size, size), (turns // size * size, 1, turns % size)):
+                with w.loop(times) as chunk:
+                    if in_parts and length:
+                        put(parts, lambda u, lane: start)
+                    with w.loop(length) as turn:
+                        add(parts, rows, (begin + chunk * size + turn) * side)
+                    if in_parts and length:
+                        put(whole, lambda u, lane: operation(whole[u, lane], parts[u, lane]))
+            if rest:
+                add(whole if in_parts else parts, rows, turns * side, rest)
+            for k in range(left):
+                w.store(total, 0, operation(total[0], self._term(stage, at, rows, count * self.lanes + k)))
+        parts = whole if in_parts else parts
         for u in range(1, side):
-            with self.w.vector(self.lanes) as lane:
-                self.w.store(parts, (0, lane), operation(parts[0, lane], parts[u, lane]))
-        with self.w.loop(self.lanes) as lane:
-            self.w.store(total, 0, operation(total[0], parts[0, lane]))
-        for k in range(left):
-            self.w.store(total, 0, operation(total[0], self._term(stage, at, count * self.lanes + k)))
+            with w.vector(self.lanes) as lane:
+                w.store(parts, (0, lane), operation(parts[0, lane], parts[u, lane]))
+        with w.loop(self.lanes) as lane:
+            w.store(total, 0, operation(total[0], parts[0, lane]))
         self.row.results[stage.buffer.name] = total
 
     def _element(self, number: Index) -> _Element:
         first, *rest = (floordiv(number, step) for step in strides(self.axes))
         return _Element(number, (first, *map(floormod, rest, self.axes[1:])))
 
-    def _term(self, stage: Stage, at: list[Index], number: Index) -> Expr:
-        """Return what a reduction takes of one element of the row."""
+    def _term(self, stage: Stage, at: list[Index], rows: list[Index], number: Index) -> Expr:
+        """Return what a reduction takes of one element of the row, or of one of several rows."""
         element = self._element(number)
-        names = _axes(stage, at, element)
+        names = _axes(stage, [*at, *rows], element)
         return self.reading.rewrite(stage.value.b, names, lambda buffer, place: self._load(buffer, place, at, element))
 
     def _stage_value(self, stage: Stage, at: list[Index], element: _Element) -> Expr:
@@ -155,7 +171,7 @@ class _Kernel:
             return flat_index(buffer, place)
         moving = [(at, n) for at, n in zip(place, shape_of(buffer), strict=True) if n != 1]
         lead, axes = moving[: -len(self.axes)], moving[-len(self.axes) :]
-        if _same([at for at, _ in axes], list(element.place)) and [n for _, n in axes] == self.axes:
+        if same([at for at, _ in axes], list(element.place)) and [n for _, n in axes] == self.axes:
             steps = strides([*(n for _, n in lead), self.length])
             return sum((at * step for (at, _), step in zip(lead, steps, strict=False)), start=element.number)
         if any(at is part for at, _ in moving for part in element.place):
@@ -167,11 +183,11 @@ class _Kernel:
             return self.buffers[buffer.name][self._in_a_row(buffer, place, element)]
         moving = [k for k, extent in zip(place, shape_of(buffer), strict=True) if extent != 1]
         if buffer.name in self.row.results:
-            if not _same(moving, at):
+            if not same(moving, at):
                 raise NotThisKindError("the result of another row")
             return self.row.results[buffer.name][0]
         if buffer.name in self.row.kept:
-            if element is None or not _same(moving, [*at, *element.place]):
+            if element is None or not same(moving, [*at, *element.place]):
                 raise NotThisKindError("another element of the row")
             return self.row.kept[buffer.name][element.number]
         if buffer.name not in self.reading.inlined:
@@ -211,19 +227,29 @@ class _Kernel:
         return self.reading.value_at(result, place, lambda buffer, p: self._load(buffer, p, at, element))
 
 
-def _extents(stage: Stage) -> tuple[list[int], list[int]]:
-    """Return the extents of a reduction that are not 1: those of the result, and those of the row."""
+def extents_of(stage: Stage) -> tuple[list[int], list[int]]:
+    """Return the extents of a reduction that are not 1: those of the result, and those over which it goes."""
     pairs = [(kind, extent) for kind, extent in zip(stage.kinds, stage.extents, strict=True) if extent != 1]
     return [extent for kind, extent in pairs if kind == "S"], [extent for kind, extent in pairs if kind == "R"]
 
 
-def _lies_in_a_row(stage: Stage) -> bool:
-    """Tell whether what is reduced lies in the order of the axes, if these are several."""
-    axes = stage.axes[stage.kinds.index("R") :]
-    if len(axes) == 1:
-        return True
+def _split(stage: Stage) -> tuple[list[int], list[int], list[int]]:
+    """Return the extents of a reduction that are not 1: those of the result, of the rows, and of a row.
+
+    A row is as many of the last axes as lie in a row in all that is read.
+    """
+    first, last = stage.kinds.index("R"), len(stage.axes) - 1
     loads = [part for part in walk(stage.value.b) if type(part).__name__ == "TensorLoad"]
-    return all(tuple(map(str, load.indices[-len(axes) :])) == axes for load in loads)
+    lie = [place for place in range(first, last + 1) if all(_ends_with(load, stage.axes[place:]) for load in loads)]
+    if "RS" in stage.kinds or (not lie and first != last):
+        raise NotThisKindError("reductions over other axes")
+    parts = stage.extents[:first], stage.extents[first : (place := min(lie, default=last))], stage.extents[place:]
+    lead, rows, row = ([extent for extent in part if extent != 1] for part in parts)
+    return lead, rows, row
+
+
+def _ends_with(load: Any, axes: Sequence[str]) -> bool:
+    return tuple(map(str, load.indices[-len(axes) :])) == tuple(axes)
 
 
 def _axes(stage: Stage, at: list[Index], element: _Element) -> dict[str, Index]:
@@ -231,24 +257,25 @@ def _axes(stage: Stage, at: list[Index], element: _Element) -> dict[str, Index]:
     return {axis: 0 if extent == 1 else next(moving) for axis, extent in zip(stage.axes, stage.extents, strict=True)}
 
 
-def _operation(stage: Stage) -> Any:
-    """Return how a reduction puts two values together; None for others than sums, maxima and minima."""
+def operation_of(stage: Stage) -> Any:
+    """Return how a reduction puts two values together; None for what is no simple one."""
     value = stage.value
     kind = type(value).__name__
-    known = {"Add": lambda a, b: a + b, "Max": tirx.max, "Min": tirx.min}
+    known = {"Add": lambda a, b: a + b, "Mul": lambda a, b: a * b, "Max": tirx.max, "Min": tirx.min}
     if kind not in known or type(value.a).__name__ != "TensorLoad" or value.a.source.name != stage.buffer.name:
         return None
     return known[kind] if type(stage.start).__name__ == "FloatImm" else None
 
 
-def _start(stage: Stage) -> float:
+def start_of(stage: Stage) -> float:
     return float(np.float32(stage.start.value))
 
 
-def _reads(e: Any, name: str) -> int:
-    """Count the loads from a buffer in an expression."""
-    return sum(type(part).__name__ == "TensorLoad" and part.source.name == name for part in walk(e))
+def readers_of(reading: Reading, stage: Stage) -> int:
+    """Count the loads of what a stage gives."""
+    parts = (part for other in reading.stages for part in walk(other.value) if type(part).__name__ == "TensorLoad")
+    return sum(part.source.name == stage.buffer.name for part in parts)
 
 
-def _same(one: list[Index], other: list[Index]) -> bool:
+def same(one: Sequence[Index], other: Sequence[Index]) -> bool:
     return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
