@@ -40,16 +40,14 @@ def test_what_is_no_number_stays_so(is_open: bool) -> None:
         np.testing.assert_allclose(got, right, rtol=1e-5, atol=1e-5, err_msg=name)
 
 
-def check_alone(
-    node: Any, feeds: dict[str, Any], constants: dict[str, Any], is_open: bool = False, **words: Any
-) -> Any:
+def check_alone(node: Any, feeds: dict[str, Any], constants: dict[str, Any], runtime: Any = "graph") -> None:
     """Compare a node with onnxruntime."""
-    types = {str(array.dtype) for array in feeds.values()}
-    model = make([node], {name: array.shape for name, array in feeds.items()}, list(node.output), constants,
-                 dtype=types.pop(), **words)  # fmt: skip
-    assert not types
-    expected = reference(model, feeds).values()
-    for got, right in zip(computed(model, feeds, is_open), expected, strict=True):
+    (dtype,) = {str(array.dtype) for array in feeds.values()}
+    shapes = {name: array.shape for name, array in feeds.items()}
+    model = make([node], shapes, list(node.output), constants, opset=18, dtype=dtype)
+    made: Any = portcall.compile.onnx(model, check=False, runtime=runtime)
+    found = outputs(made, feeds) if runtime == "graph" else [made.load()(*feeds.values()).numpy()]
+    for got, right in zip(found, reference(model, feeds).values(), strict=True):
         assert got.dtype == right.dtype
         np.testing.assert_allclose(got, right, rtol=1e-4, atol=1e-5)
 
@@ -57,7 +55,7 @@ def check_alone(
 def test_the_nearest_of_two_that_are_equally_far() -> None:
     scales = np.array([1, 1, 0.6, 0.7], "float32")
     node = helper.make_node("Resize", ["x", "", "scales"], ["y"], mode="nearest")
-    check_alone(node, {"x": random(1, 2, 33, 35)}, {"scales": scales}, opset=18)
+    check_alone(node, {"x": random(1, 2, 33, 35)}, {"scales": scales})
 
 
 def test_regions_of_a_picture_that_is_smaller() -> None:
@@ -65,7 +63,7 @@ def test_regions_of_a_picture_that_is_smaller() -> None:
     words = {"output_height": 3, "output_width": 4, "sampling_ratio": 2, "spatial_scale": 0.5}
     node = helper.make_node("RoiAlign", ["x", "regions", "pictures"], ["y"], **words)
     feeds = {"x": random(1, 3, 20, 22), "regions": regions}
-    check_alone(node, feeds, {"pictures": np.zeros(2, "int64")}, opset=18)
+    check_alone(node, feeds, {"pictures": np.zeros(2, "int64")})
 
 
 @pytest.mark.parametrize(("op", "dtype"), [("Pow", "int32"), ("Pow", "float64"), ("Sign", "uint8"), ("Sign", "int64")])
@@ -107,3 +105,44 @@ def test_reductions(shape: tuple[int, ...], axes: list[int], rule: str, threads:
 @pytest.mark.parametrize("shape", [(3, 21, 5, 10), (2, 40, 70), (2, 1000, 37)], ids=str)
 def test_shares_along_an_axis_that_is_not_the_last(op: str, shape: tuple[int, ...]) -> None:
     check_alone(helper.make_node(op, ["x"], ["y"], axis=1), {"x": random(*shape)}, {})
+
+
+@pytest.mark.usefixtures("vm_pools")
+@pytest.mark.parametrize("runtime", ["graph", "vm"])
+@pytest.mark.parametrize(
+    ("axis", "dtype"), [(0, "float32"), (1, "float32"), (2, "float32"), (2, "uint8"), (-1, "int64")]
+)
+@pytest.mark.parametrize("last", [0, 1])
+@pytest.mark.parametrize("op", ["ArgMax", "ArgMin"])
+def test_where_the_best_element_is(op: str, axis: int, dtype: str, last: int, runtime: Any) -> None:
+    x = np.round(9 + 3 * random(3, 37, 101)).astype(dtype)
+    if dtype == "float32":  # which is best where it is the first, and never else
+        x[0, 0, 0] = x[1, 2, 3] = x[2, 5, 90] = np.nan
+    node = helper.make_node(op, ["x"], ["y"], axis=axis, select_last_index=last, keepdims=last)
+    check_alone(node, {"x": x}, {}, runtime=runtime)
+
+
+@pytest.mark.usefixtures("vm_pools")
+@pytest.mark.parametrize("runtime", ["graph", "vm"])
+@pytest.mark.parametrize("axis", [0, 1, -1])
+@pytest.mark.parametrize(("exclusive", "reverse"), [(0, 0), (1, 0), (0, 1), (1, 1)])
+def test_sums_so_far(axis: int, exclusive: int, reverse: int, runtime: Any) -> None:
+    node = helper.make_node("CumSum", ["x", "axis"], ["y"], exclusive=exclusive, reverse=reverse)
+    check_alone(node, {"x": random(3, 18, 32)}, {"axis": np.array(axis)}, runtime=runtime)
+
+
+@pytest.mark.usefixtures("vm_pools")
+@pytest.mark.parametrize("runtime", ["graph", "vm"])
+@pytest.mark.parametrize("reduction", ["none", "add", "mul", "max", "min"])
+@pytest.mark.parametrize("op", ["ScatterND", "ScatterElements"])
+def test_elements_are_put_where_indices_say(op: str, reduction: str, runtime: Any) -> None:
+    words: dict[str, Any] = {} if reduction == "none" else {"reduction": reduction}
+    shape, updates = (6, 7, 32), random(*((5, 32) if op == "ScatterND" else (4, 3, 9)))
+    places = np.array([[0, 1], [-1, -7], [5, 6], [0, -6], [2, 2]])
+    if op == "ScatterElements":
+        words["axis"] = 1
+        places = (np.arange(12).reshape(4, 3, 1) * 2 % 7 + np.zeros(9, "int64")) - 7 * (np.arange(9) % 2)
+    feeds = {"x": random(*shape), "updates": updates}
+    check_alone(
+        helper.make_node(op, ["x", "places", "updates"], ["y"], **words), feeds, {"places": places}, runtime=runtime
+    )

@@ -37,8 +37,23 @@ from portcall.compile._target import Target
 
 Expr = Any
 _RESHAPE = "vm.builtin.reshape"  # TVM's memory planner knows that its result lies where its argument does
-_OWN = ("Clip", "HardSigmoid", "HardSwish", "LeakyRelu", "Max", "Min", "Mish", "Sign", "Softplus",
-        "ThresholdedRelu")  # fmt: skip  # of the importer's: for any shape
+_OWN = (
+    "ArgMax",
+    "ArgMin",
+    "Clip",
+    "CumSum",
+    "HardSigmoid",
+    "HardSwish",
+    "LeakyRelu",
+    "Max",
+    "Min",
+    "Mish",
+    "ScatterElements",
+    "ScatterND",
+    "Sign",
+    "Softplus",
+    "ThresholdedRelu",
+)  # of the importer's: for any shape
 _MOST_KNOWN = 4096  # elements of a constant that is looked at
 _BEYOND = 10**9  # an end of a slice that means all of it: exporters write this or the largest integer
 # Operators of operands that have the same extents, or one.

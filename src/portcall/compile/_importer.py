@@ -23,6 +23,7 @@ from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter, onnx_input
 from portcall.compile._labels import Labels
 from portcall.compile._program import is_constant
 from portcall.compile._rewriting import ONNX_DOMAINS, ComputedError, opset_of
+from portcall.compile._serial import best_place, call_kernel, scattered, scattered_elements, sums_so_far
 from portcall.compile._steps import OPTIONAL, STEPS, Layer, StepsKernel
 from portcall.compile._target import Target
 from portcall.compile._topk import topk_kernel
@@ -195,7 +196,7 @@ class Importer(ONNXGraphImporter):  # type: ignore[misc]
         states = [([shape[0], 1, shape[1], layer.size], dtype), *[([1, shape[1], layer.size], dtype)] * 2]
         results = states[: 3 if layer.kind == "LSTM" else 2]
         made = self.bb.emit(
-            _call(self.bb, kernel, f"{layer.kind.lower()}_steps", [x, packed, *given.values()], results)
+            call_kernel(self.bb, kernel, f"{layer.kind.lower()}_steps", [x, packed, *given.values()], results)
         )
         return relax.Tuple([self.bb.emit(relax.TupleGetItem(made, k)) for k in range(len(results))])
 
@@ -617,7 +618,7 @@ def _tree_sums(bb: Any, inputs: list[Any], attrs: dict[str, Any]) -> Expr:
     tables = {word: each.value.numpy() for word, each in zip(words, inputs[1:], strict=True)}
     targets = int(attrs["targets"])
     kernel = tree_kernel(rows, features, tables, targets, AGGREGATES[int(attrs["aggregate"])])
-    return _call(bb, kernel, "trees", inputs, [((rows, targets), inputs[0].ty.dtype)])
+    return call_kernel(bb, kernel, "trees", inputs, [((rows, targets), inputs[0].ty.dtype)])
 
 
 def _topk(bb: Any, inputs: list[Any], attrs: dict[str, Any]) -> Expr | None:
@@ -635,7 +636,7 @@ def _topk(bb: Any, inputs: list[Any], attrs: dict[str, Any]) -> Expr | None:
     kernel = topk_kernel(*parts, count, dtype, bool(attrs.get("largest", 1)))
     flat = bb.emit(relax.op.reshape(inputs[0], parts))
     made = (parts[0], count, parts[2])
-    both = bb.emit(_call(bb, kernel, "topk", [flat], [(made, dtype), (made, "int64")]))
+    both = bb.emit(call_kernel(bb, kernel, "topk", [flat], [(made, dtype), (made, "int64")]))
     shape[axis] = count
     return relax.Tuple([bb.emit(relax.op.reshape(bb.emit(relax.TupleGetItem(both, k)), shape)) for k in range(2)])
 
@@ -652,15 +653,11 @@ def _products_so_far(bb: Any, inputs: list[Any], attrs: dict[str, Any]) -> Expr:
     return relax.op.flip(bb.emit(made), place) if turned else made
 
 
-def _call(bb: Any, kernel: Any, name: str, inputs: list[Any], results: Sequence[tuple[Sequence[Any], Any]]) -> Expr:
-    """Return a call of a function of TVM's that is a kernel."""
-    types = [relax.TensorType(shape, dtype) for shape, dtype in results]
-    function = bb.add_func(kernel, name)
-    return relax.op.call_tir(function, relax.Tuple(inputs), types if len(types) > 1 else types[0])
-
-
 OWN: Mapping[str, Callable[[Any, list[Any], dict[str, Any]], Any]] = {
+    "ArgMax": best_place(largest=True),
+    "ArgMin": best_place(largest=False),
     "ConvInteger": _convolution,
+    "CumSum": sums_so_far,
     "CumProd": _products_so_far,
     "Equal": _equal,
     "GridSample": _sampled,
@@ -673,6 +670,8 @@ OWN: Mapping[str, Callable[[Any, list[Any], dict[str, Any]], Any]] = {
     "MatMulInteger": _product,
     "Max": _extreme(relax.op.maximum),
     "Min": _extreme(relax.op.minimum),
+    "ScatterElements": scattered_elements,
+    "ScatterND": scattered,
     "Sign": _sign,
     "ThresholdedRelu": _thresholded,
     "Cast": _cast,
