@@ -165,6 +165,7 @@ def test_onnx_makes_activations_part_of_convolutions_that_are_concatenated(op: s
 def test_volumes_are_pictures() -> None:
     layers: list[tuple[list[int], list[int], dict[str, Any]]] = [
         ([2, 3, 7, 9, 8], [5, 3, 3, 3, 3], {"pads": [1] * 6}),
+        ([2, 6, 7, 9, 8], [9, 2, 3, 3, 3], {"pads": [1] * 6, "group": 3, "strides": [2, 1, 1]}),
         ([1, 4, 9, 12, 7], [6, 4, 3, 2, 3],
          {"pads": [0, 1, 2, 3, 1, 0], "strides": [2, 1, 2], "dilations": [2, 3, 1]}),
         ([1, 4, 5, 6, 7], [8, 4, 1, 3, 3], {"strides": [3, 1, 1]}),

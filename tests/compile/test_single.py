@@ -11,7 +11,7 @@ from onnx import helper
 
 import portcall
 from compile.computed import computed
-from compile.reference import make, outputs
+from compile.reference import check, make, outputs
 from compile.test_models import random
 from portcall.compile._verify import reference
 
@@ -146,3 +146,11 @@ def test_elements_are_put_where_indices_say(op: str, reduction: str, runtime: An
     check_alone(
         helper.make_node(op, ["x", "places", "updates"], ["y"], **words), feeds, {"places": places}, runtime=runtime
     )
+
+
+@pytest.mark.parametrize("causal", [0, 1])
+def test_attention_of_the_newest_opset_is_made_of_rules(causal: int) -> None:
+    shapes = {"q": (1, 4, 20, 16), "k": (1, 2, 20, 16), "v": (1, 2, 20, 16)}
+    node = helper.make_node("Attention", [*shapes], ["y"], is_causal=causal)
+    made = check(make([node], shapes, ["y"], opset=23), {name: random(*shape) for name, shape in shapes.items()})
+    assert "default" not in made.kernels

@@ -60,7 +60,8 @@ def write_columns(reading: Reading, target: Target, parallel: bool) -> Any:
 class _Kernel:
     def __init__(self, reading: Reading, target: Target, parallel: bool) -> None:
         self.reading, self.w, self.known = reading, Writer(parallel), _Known()
-        if not reading.reductions or any(str(b.dtype) != "float32" for b in reading.params):
+        made = [reading.result, *(stage.buffer for stage in reading.reductions)]
+        if not reading.reductions or any(str(buffer.dtype) != "float32" for buffer in made):
             raise NotThisKindError("no reduction of float32")
         lead, self.axes = extents_of(reading.reductions[0])
         if not self.axes:
@@ -138,7 +139,8 @@ class _Kernel:
 
     def _keep(self, stage: Stage) -> bool:
         """Tell whether the values of an element-wise stage are computed once."""
-        return [e for e in stage.extents if e != 1] == self.all and readers_of(self.reading, stage) > 1
+        whole = [e for e in stage.extents if e != 1] == self.all and str(stage.buffer.dtype) == "float32"
+        return whole and readers_of(self.reading, stage) > 1
 
     def _all(self, column: _Column) -> list[Index]:
         places = [*column.at, *column.row]

@@ -21,7 +21,7 @@ _MOST_WORK = 2.0  # times that of a transposed convolution: its window is filled
 
 
 def replace_volumes(graph: Graph) -> None:
-    """Replace convolutions over three axes that have constant weights and one group."""
+    """Replace convolutions over three axes that have constant weights; transposed ones have one group."""
     replace_nodes(graph, "Conv", _OLDEST, _replaced)
     replace_nodes(graph, "ConvTranspose", _OLDEST, _replaced_transposed)
 
@@ -36,30 +36,34 @@ class _Volumes:
     strides: list[int]
     dilations: list[int]
     pads: list[int]
+    groups: int
 
     @property
     def words(self) -> dict[str, Any]:
         """The attributes of the same over pictures."""
         return {
             "kernel_shape": self.weights.shape[3:], "strides": self.strides[1:], "dilations": self.dilations[1:],
-            "pads": [*self.pads[1:3], *self.pads[4:]],
+            "pads": [*self.pads[1:3], *self.pads[4:]], "group": self.groups,
         }  # fmt: skip
 
 
 def _read(graph: Graph, node: Any) -> _Volumes | None:
     shape, result = graph.shape(node.input[0]), graph.shape(node.output[0])
     weights = graph.constants.get(node.input[1])
-    if shape is None or result is None or weights is None or len(shape) != 5 or attribute_of(node, "group", 1) != 1:
+    if shape is None or result is None or weights is None or len(shape) != 5:
         return None
     if attribute_of(node, "auto_pad", b"NOTSET") != b"NOTSET" or attribute_of(node, "output_shape", None):
         return None
     strides, dilations = (list(attribute_of(node, name, [1] * 3)) for name in ("strides", "dilations"))
-    return _Volumes(shape, result, weights, strides, dilations, list(attribute_of(node, "pads", [0] * 6)))
+    groups = attribute_of(node, "group", 1)
+    return _Volumes(shape, result, weights, strides, dilations, list(attribute_of(node, "pads", [0] * 6)), groups)
 
 
 def _replaced(graph: Graph, node: Any) -> list[Any] | None:
     v = _read(graph, node)
-    if v is None:
+    if (
+        v is None or v.weights.shape[1] == 1 < v.groups
+    ):  # channels that are alone: there is more in the window than work
         return None
     (count, channels, deep, *window), layers = v.weights.shape, v.result[2]
     n = Nodes(graph, node)
@@ -75,7 +79,7 @@ def _replaced_transposed(graph: Graph, node: Any) -> list[Any] | None:
     v = _read(graph, node)
     named = len(node.input) > 2 and bool(node.input[2])
     bias = graph.constants.get(node.input[2]) if named else None
-    if v is None or v.dilations[0] != 1 or (named and bias is None):
+    if v is None or v.groups != 1 or v.dilations[0] != 1 or (named and bias is None):
         return None
     (channels, count, deep, *window), stride, first = v.weights.shape, v.strides[0], v.pads[0]
     taps = -(-deep // stride)
@@ -111,5 +115,8 @@ def _pictures(n: Nodes, v: _Volumes, around: tuple[int, int], begins: Sequence[i
         where = [n.stored([each], "int64") for each in (begin, begin + (layers - 1) * step + 1, 1, step)]
         taps.append(n.add("Slice", whole, *where))
     (count, channels, _, *picture), wide = v.shape, len(taps)
-    window = n.add("Concat", *taps, axis=2)
+    if v.groups > 1:  # all layers of a group lie beside each other
+        apart = n.stored([count, layers, v.groups, channels // v.groups, *picture], "int64")
+        taps = [n.add("Reshape", tap, apart) for tap in taps]
+    window = n.add("Concat", *taps, axis=3 if v.groups > 1 else 2)
     return n.add("Reshape", window, n.stored([count * layers, wide * channels, *picture], "int64"))

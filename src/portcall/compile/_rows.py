@@ -56,7 +56,8 @@ def write_rows(reading: Reading, target: Target, parallel: bool) -> Any:
 class _Kernel:
     def __init__(self, reading: Reading, target: Target, parallel: bool) -> None:
         self.reading, self.target, self.w = reading, target, Writer(parallel)
-        if not reading.reductions or any(str(b.dtype) != "float32" for b in reading.params):
+        made = [reading.result, *(stage.buffer for stage in reading.reductions)]
+        if not reading.reductions or any(str(buffer.dtype) != "float32" for buffer in made):
             raise NotThisKindError("no reduction of float32")
         first = reading.reductions[0]
         self.lead, self.outer, self.axes = _split(first)
@@ -103,7 +104,7 @@ class _Kernel:
 
     def _keep(self, stage: Stage) -> bool:
         """Tell whether the values of an element-wise stage are computed once for a row."""
-        if [e for e in stage.extents if e != 1] != [*self.lead, *self.axes]:
+        if [e for e in stage.extents if e != 1] != [*self.lead, *self.axes] or str(stage.buffer.dtype) != "float32":
             return False
         return readers_of(self.reading, stage) > 1
 
