@@ -402,7 +402,7 @@ def test_check_uses_sizes_that_the_model_is_for() -> None:
     model = make([pooling, Node("ReduceSum", ["p"], ["y"])], {"x": ["n", 2, "h", "w"]}, ["y"])
     made = compile.onnx(model, runtime="vm")
     assert not made.unchecked
-    assert made.sizes == {"x": [1, 2, 224, 224]}
+    assert made.sizes == {"x": [2, 2, 224, 224]}
 
 
 @pytest.mark.parametrize("kind", ["ReduceSum", "ReduceProd", "ReduceLogSumExp"])
@@ -638,3 +638,26 @@ def test_resize_without_aliases_is_for_fixed_shapes() -> None:
         compile.onnx(model, runtime="vm")
     assert "--runtime graph" in caught.value.hint
     assert compile.onnx(model, shapes={"x": (1, 2, 5, 6)}, runtime="graph").unchecked == ""
+
+
+@pytest.mark.parametrize("operator", ["Relu", "MatMul"])
+def test_number_of_rows_may_be_a_number_that_is_added(operator: str) -> None:
+    """What a kernel does in chunks does not take a chunk for all of them."""
+    nodes = [
+        Node("Shape", ["x"], ["s"]), Node("Cast", ["s"], ["f"], to=1), Node("ReduceSum", ["f"], ["t"], keepdims=0),
+        Node(operator, ["x", "w"] if operator == "MatMul" else ["x"], ["p"]), Node("Add", ["p", "t"], ["y"]),
+    ]  # fmt: skip
+    model = make(nodes, {"x": ["n", 8]}, ["y"], {"w": random(8, 8)} if operator == "MatMul" else None)
+    machine = compile.onnx(model, runtime="vm", check=False).load()
+    for rows in (1, 3, 70):
+        x = random(rows, 8)
+        assert largest_error(machine(x).numpy(), reference(model, {"x": x})["y"]) < TOLERANCE
+
+
+def test_check_has_a_batch_of_two() -> None:
+    nodes = [Node("MatMul", ["x", "w"], ["y"])]
+    made = compile.onnx(make(nodes, {"x": ["n", 8]}, ["y"], {"w": random(8, 8)}), runtime="vm")
+    assert made.sizes == {"x": [2, 8]}
+    one = [*nodes, Node("Reshape", ["y", "s"], ["z"])]  # which nothing but a batch of one can have
+    made = compile.onnx(make(one, {"x": ["n", 8]}, ["z"], {"w": random(8, 8), "s": integers(1, 8)}), runtime="vm")
+    assert made.sizes == {"x": [1, 8]}

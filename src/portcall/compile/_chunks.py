@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -411,13 +411,22 @@ def _blocks(statement: Any) -> Iterator[Any]:
         raise NotThisKindError(f"a statement of kind {kind}")
 
 
+def _check_shared(block: Any, prefix: Sequence[Any], extents: Container[str]) -> None:
+    """See that nothing of a chunk, nor how large it is, goes into what all chunks share."""
+    values = [block.body.value, *([] if block.init is None else [block.init.value])]
+    parts = [part for value in (*values, *(axis.dom.extent for axis in block.iter_vars)) for part in walk(value)]
+    if any(type(part).__name__ == "TensorLoad" and _has(part.source, prefix) for part in parts):
+        raise NotThisKindError("sums over elements in front")
+    if any(isinstance(part, tirx.Var) and str(part.name) in extents for part in parts):
+        raise NotThisKindError("an extent in front as a number")
+
+
 def _check(block: Any, prefix: Sequence[Any]) -> None:
     """See that a stage computes each element of the axes in front by itself."""
     store = block.body
-    if not _has(store.buffer, prefix):  # nothing of a chunk may go into what all chunks share
-        loads = (part for part in walk(store.value) if type(part).__name__ == "TensorLoad")
-        if any(_has(load.source, prefix) for load in loads):
-            raise NotThisKindError("sums over elements in front")
+    extents = {str(extent.name) for extent in prefix if isinstance(extent, tirx.Var)}
+    if not _has(store.buffer, prefix):
+        _check_shared(block, prefix, extents)
         return
     axes = list(store.indices)[: len(prefix)]
     own = {str(axis.var.name) for axis in block.iter_vars}
@@ -427,7 +436,6 @@ def _check(block: Any, prefix: Sequence[Any]) -> None:
             if not isinstance(axis, tirx.Var) or axis.name not in own or axis.name in front:
                 raise NotThisKindError("elements in another place")
             front.add(str(axis.name))
-    extents = {str(extent.name) for extent in prefix if isinstance(extent, tirx.Var)}
     rest = list(store.indices)[len(prefix) :]
 
     def visit(e: Any) -> None:
@@ -446,7 +454,8 @@ def _check(block: Any, prefix: Sequence[Any]) -> None:
         for part in _parts(e):
             visit(part)
 
-    for each in (*rest, store.value, *([] if block.init is None else [block.init.value])):
+    others = [axis.dom.extent for axis in block.iter_vars if axis.var.name not in front]
+    for each in (*rest, store.value, *([] if block.init is None else [block.init.value]), *others):
         visit(each)
 
 

@@ -30,6 +30,7 @@ from portcall.compile._fusion import (
     join_concatenations,
     join_local_sums,
 )
+from portcall.compile._halves import widened
 from portcall.compile._hints import missing
 from portcall.compile._importer import import_model
 from portcall.compile._kernels import Rules, no_kernel
@@ -150,7 +151,7 @@ def _compile_graph(model: Any, target: str, options: Options) -> CompiledModel:
     with steps.step("read"):
         loaded, given, fixed = _read(model, options)
         # A copy: what onnxruntime gets is the model as it is.
-        proto = inline_control(decompose(inline_control(copied(given))))
+        proto = widened(inline_control(decompose(inline_control(copied(given)))))
         check_operators(proto)
     with steps.step("simplify"):
         try:

@@ -275,8 +275,8 @@ def shape_words(shapes: Mapping[str, Sequence[int]]) -> list[str]:
     return [f"--shape {name}={'x'.join(map(str, shape))}" for name, shape in shapes.items()]
 
 
-def likely_shapes(model: Model, names: Sequence[str]) -> Iterator[dict[str, list[int]]]:
-    """Yield shapes that inputs may have: batches of one, and else usual sizes for which shapes can be inferred.
+def likely_shapes(model: Model, names: Sequence[str], batch: int = 1) -> Iterator[dict[str, list[int]]]:
+    """Yield shapes that inputs may have: usual sizes for which shapes can be inferred.
 
     The first extent is the batch; what has the same name has the same extent. There is at least one.
     """
@@ -295,7 +295,7 @@ def likely_shapes(model: Model, names: Sequence[str]) -> Iterator[dict[str, list
             found[name] = [
                 extent
                 if isinstance(extent, int)
-                else 1
+                else batch
                 if not place or (extent != "?" and extent in batches) or (states and inner(extents, place))
                 else size
                 for place, (extent, size) in enumerate(zip(extents, sizes, strict=False))
