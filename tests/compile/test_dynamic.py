@@ -654,6 +654,15 @@ def test_number_of_rows_may_be_a_number_that_is_added(operator: str) -> None:
         assert largest_error(machine(x).numpy(), reference(model, {"x": x})["y"]) < TOLERANCE
 
 
+def test_size_of_a_shape_is_the_rank() -> None:
+    nodes = [
+        Node("Shape", ["x"], ["s"]), Node("Size", ["s"], ["r"]), Node("Cast", ["r"], ["f"], to=1),
+        Node("Add", ["x", "f"], ["y"]),
+    ]  # fmt: skip
+    machine = compile.onnx(make(nodes, {"x": ["n", 8]}, ["y"]), runtime="vm").load()
+    np.testing.assert_array_equal(machine(np.zeros((3, 8), "float32")).numpy(), np.full((3, 8), 2.0))
+
+
 def test_check_has_a_batch_of_two() -> None:
     nodes = [Node("MatMul", ["x", "w"], ["y"])]
     made = compile.onnx(make(nodes, {"x": ["n", 8]}, ["y"], {"w": random(8, 8)}), runtime="vm")

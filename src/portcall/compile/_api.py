@@ -93,7 +93,7 @@ def onnx(
             and weights take up to four times as much memory.
         check: run the model once on random inputs, here, and refuse it if onnxruntime computes something else; left out
             where that is not installed, or cannot run the model, and for other machines. Variable dimensions have usual
-            sizes that onnxruntime can run, or else 2 elements.
+            sizes that onnxruntime can run, or else 2 elements; batches 2, if it can run that.
         cache: keep the file in ``~/.cache/portcall/models`` and return its path; it is compiled again when the model's
             files, an option, the machine or a version changes. ``model`` is a path.
         progress: is called with the name of each step, and -1, when it begins; and with the seconds when it is over.

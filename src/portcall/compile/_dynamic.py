@@ -132,7 +132,7 @@ class _Dynamic(Importer):
         self, op: str, inputs: Sequence[Expr], known: Sequence[Known | None], attrs: Mapping[str, Any]
     ) -> list[Known] | None:
         if op in ("Shape", "Size"):
-            shape = shape_of(inputs[0])
+            shape = shape_of(inputs[0]) if known[0] is None else list(known[0].values.shape)
             if shape is None:
                 return None
             if op == "Shape":
