@@ -670,3 +670,14 @@ def test_check_has_a_batch_of_two() -> None:
     one = [*nodes, Node("Reshape", ["y", "s"], ["z"])]  # which nothing but a batch of one can have
     made = compile.onnx(make(one, {"x": ["n", 8]}, ["z"], {"w": random(8, 8), "s": integers(1, 8)}), runtime="vm")
     assert made.sizes == {"x": [1, 8]}
+
+
+def test_weight_that_layers_share_is_in_a_library_once() -> None:
+    weight = random(200, 200) / 20
+    nodes = [Node("MatMul", [f"x{k}", "w"], [f"x{k + 1}"]) for k in range(6)]
+    nodes += [Node("Gather", ["w", "i"], ["rows"]), Node("Add", ["x6", "rows"], ["y"])]
+    model = make(nodes, {"x0": ["n", 200]}, ["y"], {"w": weight, "i": integers(3)})
+    made = compile.onnx(model, runtime="vm")
+    assert made.library.nbytes < 3 * weight.nbytes  # as it is, and packed
+    x = random(5, 200)
+    assert largest_error(made.load()(x).numpy(), reference(model, {"x0": x})["y"]) < TOLERANCE

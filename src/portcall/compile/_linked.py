@@ -59,6 +59,7 @@ class Weights:
         # For each, an array of the same type and shape, and what gives the weight.
         self._found: list[tuple[Any, Callable[[], Any]]] = []
         self._later: dict[int, Callable[[], Any]] = {}  # by the address of what stands for the weight
+        self._numbers: dict[Any, int] = {}  # places in what was found
 
     @property
     def count(self) -> int:
@@ -107,8 +108,12 @@ class Weights:
         array = array_of(e)
         if not is_large(array.shape, array.dtype):
             return e
-        self._found.append((array, self._later.get(array.ctypes.data, lambda: array)))
-        return relax.const(_stand_in(self.count - 1), "int64")
+        place = array.ctypes.data
+        key = (place, array.shape, array.dtype)  # layers may share a weight
+        if key not in self._numbers:
+            self._numbers[key] = self.count
+            self._found.append((array, self._later.get(place, lambda: array)))
+        return relax.const(_stand_in(self._numbers[key]), "int64")
 
     def put_back(self, executable: bytes) -> Iterator[Any]:
         """Give the parts of an executable with the weights in it, which are left out here then.
