@@ -28,15 +28,18 @@ def test_what_is_no_number_stays_so(is_open: bool) -> None:
     alone = ("Relu", "Sign", "HardSigmoid", "Elu", "Selu", "Celu", "ThresholdedRelu")
     nodes = [helper.make_node(op, ["x"], [op]) for op in alone]
     nodes += [
-        helper.make_node("Clip", ["x", "zero", "six"], ["Clip"]), helper.make_node("MatMul", ["x", "w"], ["m"]),
+        helper.make_node("Clip", ["x", "zero", "six"], ["Clip"]),
+        helper.make_node("Clip", ["x", "low", "six"], ["computed"]),
+        helper.make_node("MatMul", ["x", "w"], ["m"]),
         helper.make_node("Relu", ["m"], ["product"]), helper.make_node("Max", ["x", "z"], ["most"]),
         helper.make_node("Min", ["z", "x", "half"], ["least"]), helper.make_node("Max", ["zero", "x"], ["above"]),
     ]  # fmt: skip
-    names = [*alone, "Clip", "product", "most", "least", "above"]
+    names = [*alone, "Clip", "computed", "product", "most", "least", "above"]
     numbers = {"zero": np.float32(0), "half": np.float32(0.5), "six": np.float32(6), "w": random(40, 16)}
-    model = make(nodes, {"x": [6, 40], "z": [6, 40]}, names, numbers, opset=18)
-    expected = reference(model, {"x": x, "z": z}).values()
-    for name, got, right in zip(names, computed(model, {"x": x, "z": z}, is_open), expected, strict=True):
+    feeds = {"x": x, "z": z, "low": np.array(-0.5, "float32")}
+    model = make(nodes, {name: array.shape for name, array in feeds.items()}, names, numbers, opset=18)
+    expected = reference(model, feeds).values()
+    for name, got, right in zip(names, computed(model, feeds, is_open), expected, strict=True):
         np.testing.assert_allclose(got, right, rtol=1e-5, atol=1e-5, err_msg=name)
 
 
@@ -154,3 +157,12 @@ def test_attention_of_the_newest_opset_is_made_of_rules(causal: int) -> None:
     node = helper.make_node("Attention", [*shapes], ["y"], is_causal=causal)
     made = check(make([node], shapes, ["y"], opset=23), {name: random(*shape) for name, shape in shapes.items()})
     assert "default" not in made.kernels
+
+
+def test_logarithms_have_all_their_digits() -> None:
+    special = [0, -1, np.inf, -np.inf, np.nan, 1, 1e-45, 1.17549435e-38]
+    x = np.concatenate([np.logspace(-44, 38, 1000), np.linspace(0.5, 2, 1001), special]).astype("float32")
+    model = make([helper.make_node("Log", ["x"], ["y"])], {"x": x.shape}, ["y"])
+    (got,) = outputs(portcall.compile.onnx(model, check=False, runtime="graph"), {"x": x})
+    with np.errstate(all="ignore"):
+        np.testing.assert_allclose(got, np.log(x.astype("float64")), rtol=1.2e-7)

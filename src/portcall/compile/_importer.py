@@ -430,14 +430,16 @@ def _power(bb: Any, inputs: list[Any], attrs: dict[str, Any]) -> Expr | None:
 
 
 def _clipped(bb: Any, inputs: list[Any], attrs: dict[str, Any]) -> Expr | None:
-    """Return a maximum and a minimum with constants; those of TVM's importer are functions without a layout."""
+    """Return a maximum and a minimum; those of TVM's importer are functions without a layout, and hide NaN."""
     value = inputs[0]
     dtype = str(value.ty.dtype)
-    given = [_bound(inputs[place : place + 1], attrs.get(name)) for place, name in ((1, "min"), (2, "max"))]
-    for bound, compare in zip(given, (relax.op.maximum, relax.op.minimum), strict=True):
-        if bound is None:
-            return None
-        if bound.size and not np.isnan(bound).any():  # NaN bounds nothing
+    for place, name, compare in ((1, "min", relax.op.maximum), (2, "max", relax.op.minimum)):
+        bound = _bound(inputs[place : place + 1], attrs.get(name))
+        if bound is None:  # computed: NaN as the second operand stays
+            if inputs[place].ty.ndim:
+                return None
+            value = bb.emit(compare(inputs[place], value))
+        elif bound.size and not np.isnan(bound).any():  # NaN bounds nothing
             value = bb.emit(compare(value, relax.const(bound.reshape(()), dtype)))
     return value
 

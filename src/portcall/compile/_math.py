@@ -102,6 +102,42 @@ def erf(x: Expr) -> Expr:
     return _rational(_between(-4.0, x, 4.0), p, q)
 
 
+def log(x: Expr) -> Expr:
+    """Natural logarithm: x = 2**n * m with m in [sqrt(1/2), sqrt(2)), and the polynomial of Cephes' logf for m - 1.
+
+    Numbers below the least normal one are scaled first. 0 gives -inf, and what is less than 0 no number.
+    """
+    root, mantissa = (tirx.const(bits, "int32") for bits in (0x3F3504F3, 0x7FFFFF))  # of sqrt(1/2)
+
+    def of_bits(x: Expr, small: Expr, bits: Expr) -> Expr:
+        n = tirx.Cast("float32", bits >> 23) - tirx.Select(small, _c(23.0), _c(0.0))
+        rest = tirx.reinterpret("float32", (bits & mantissa) + root) - _c(1.0)
+        return _let(rest, lambda r: _let(r * r, lambda square: _let(n, lambda n: _log_of(x, r, square, n))))
+
+    def of(x: Expr) -> Expr:
+        small = x < _c(1.17549435e-38)
+        scaled = tirx.Select(small, x * _c(float(1 << 23)), x)
+        bits = tirx.Var("k", "int32")
+        return tirx.Let(bits, tirx.reinterpret("int32", scaled) - root, of_bits(x, small, bits))
+
+    return _let(x, of)
+
+
+def _log_of(x: Expr, r: Expr, square: Expr, n: Expr) -> Expr:
+    """Return log(1 + r) + n * log(2), or what a logarithm is of 0, of infinity, and of what has none.
+
+    Nothing has a name inside of a choice: TVM's passes visit it twice.
+    """
+    coefficients = (
+        7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1, 1.4249322787e-1, -1.6668057665e-1,
+        2.0000714765e-1, -2.4999993993e-1, 3.3333331174e-1,
+    )  # fmt: skip
+    small = _polynomial(r, coefficients) * r * square + n * _c(-2.12194440e-4) - _c(0.5) * square
+    inf = float("inf")
+    special = tirx.Select(x > _c(0.0), x, tirx.Select(x == _c(0.0), _c(-inf), _c(float("nan"))))
+    return tirx.Select(tirx.all(x > _c(0.0), x < _c(inf)), r + small + n * _c(0.693359375), special)
+
+
 def power(x: Expr, exponent: Expr) -> Expr:
     """x**exponent; quarters by square roots, as in a local response normalization."""
     by_roots: dict[float, Callable[[Expr], Expr]] = {
@@ -117,4 +153,11 @@ def power(x: Expr, exponent: Expr) -> Expr:
     return tirx.pow(x, exponent)
 
 
-_FLOAT32: dict[str, Callable[..., Expr]] = {"exp": exp, "sigmoid": sigmoid, "tanh": tanh, "erf": erf, "pow": power}
+_FLOAT32: dict[str, Callable[..., Expr]] = {
+    "exp": exp,
+    "sigmoid": sigmoid,
+    "tanh": tanh,
+    "erf": erf,
+    "log": log,
+    "pow": power,
+}

@@ -117,7 +117,7 @@ _CALLS = {"exp", "tanh", "sqrt", "erf", "sigmoid", "log", "fabs", "floor", "ceil
 
 
 _MOST_WRITTEN = 1 << 14  # expressions
-_LONG = {"exp", "tanh", "erf", "sigmoid", "pow"}  # calls that are dozens of expressions
+_LONG = {"exp", "tanh", "erf", "log", "sigmoid", "pow"}  # calls that are dozens of expressions
 _MOST_CALLS = 64  # of these, that are written out
 _DEEPEST = 2  # such calls of results of others, where what they read is written several times: TVM's passes double it
 
