@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 
 import portcall.compile
 from compile.reference import make, onnxruntime_outputs, outputs
@@ -98,3 +98,13 @@ def test_model_that_rounds_to_float16_goes_on_rounding() -> None:
     x = np.array([1.0001, 1000.3, 1e-8], "float32")
     (got,) = outputs(portcall.compile.onnx(make(nodes, {"x": [3]}, ["y"]), runtime="graph"), {"x": x})
     np.testing.assert_array_equal(got, x.astype("float16").astype("float32"))
+
+
+def test_large_constants_among_the_nodes() -> None:
+    """Which TVM reads from the node, where weights are beside the model."""
+    weight = random(256, 192)
+    constant = helper.make_node("Constant", [], ["w"], value=numpy_helper.from_array(weight, "w"))
+    model = make([constant, helper.make_node("MatMul", ["x", "w"], ["y"])], {"x": ["n", 256]}, ["y"], dtype="float16")
+    x = random(3, 256)
+    machine = portcall.compile.onnx(model, runtime="vm").load()
+    compare([machine(x).numpy()], onnxruntime_outputs(model, {"x": x}))

@@ -205,3 +205,22 @@ def test_a_call_that_reads_a_value_twice_is_not_taken_for_others(monkeypatch: py
     nodes = [helper.make_node("Add", ["x", "x"], ["a"]), helper.make_node("Softmax", ["a"], ["b"]),
              helper.make_node("Add", ["b", "x"], ["y"])]  # fmt: skip
     check(make(nodes, {"x": [2, 3]}, ["y"]), {"x": np.arange(6, dtype="float32").reshape(2, 3)})
+
+
+def test_nodes_may_stand_in_any_order() -> None:
+    """As the converter of onnxruntime to float16 writes them; a branch reads what comes later."""
+    branch, other = (
+        helper.make_graph([helper.make_node(op, ["h"], ["r"])], op, [], [helper.make_tensor_value_info("r", 1, [2, 3])])
+        for op in ("Relu", "Neg")
+    )
+    nodes = [
+        helper.make_node("Mul", ["i", "h"], ["y"]),
+        helper.make_node("If", ["c"], ["i"], then_branch=branch, else_branch=other),
+        helper.make_node("Exp", ["x"], ["h"]),
+    ]
+    x = np.random.default_rng(0).standard_normal((2, 3)).astype("float32")
+    for condition in (True, False):
+        model = make(nodes, {"x": [2, 3]}, ["y"], {"c": np.array(condition)})
+        given = model.SerializeToString()
+        check(model, {"x": x})
+        assert model.SerializeToString() == given

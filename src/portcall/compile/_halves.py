@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from portcall.compile._weights import array_of, tensor_of
 
@@ -89,7 +89,8 @@ def _widen(graph: Any, names: Mapping[str, str], keep: Container[str] = ()) -> N
         keep: inputs and results that stay as they are.
     """
     for tensor in graph.initializer:
-        _widen_tensor(tensor)
+        if _is_half(tensor):
+            tensor.CopyFrom(tensor_of(array_of(tensor).astype("float32"), tensor.name))
         tensor.name = names.get(tensor.name, tensor.name)
     for value in (*graph.input, *graph.output, *graph.value_info):
         if _is_half(value) and value.name not in keep:
@@ -98,16 +99,12 @@ def _widen(graph: Any, names: Mapping[str, str], keep: Container[str] = ()) -> N
         node.input[:] = [names.get(name, name) for name in node.input]
         node.output[:] = [names.get(name, name) for name in node.output]
         for attribute in node.attribute:
-            if attribute.HasField("t"):
-                _widen_tensor(attribute.t)
+            if attribute.HasField("t") and _is_half(attribute.t):
+                array = numpy_helper.to_array(attribute.t).astype("float32")
+                attribute.t.CopyFrom(numpy_helper.from_array(array, attribute.t.name))
             if attribute.name in _TYPES and attribute.i in _HALVES:
                 attribute.i = TensorProto.FLOAT
             for inner in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
                 _widen(inner, names)
                 for value in inner.output:
                     value.name = names.get(value.name, value.name)
-
-
-def _widen_tensor(tensor: Any) -> None:
-    if _is_half(tensor):
-        tensor.CopyFrom(tensor_of(array_of(tensor).astype("float32"), tensor.name))

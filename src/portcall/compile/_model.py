@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import heapq
 import operator
 import os
 import re
@@ -22,7 +23,7 @@ from onnx.external_data_helper import ExternalDataInfo, load_external_data_for_m
 from portcall.compile._checks import ELEMENTS, ContradictionError, InvalidModelError, check_form, element_name
 from portcall.compile._ml import without_maps
 from portcall.compile._onnx_file import read_model, take_external
-from portcall.compile._rewriting import Graph, extents_of, name_of, shapes_inferred
+from portcall.compile._rewriting import Graph, all_inputs, extents_of, name_of, shapes_inferred
 from portcall.compile._weights import as_if_inside, copied
 from portcall.errors import ModelError
 
@@ -119,9 +120,47 @@ def load(source: Source) -> Loaded:
                 load_external_data_for_model(model, folder)
         except (onnx.checker.ValidationError, ValueError) as error:  # a place outside of the model's folder
             raise InvalidModelError(f"the weights of {shown} cannot be read: {error}", hint="export it again") from None
+    model = _in_order(model)
     check_form(model, shown)
     changed, notes = without_maps(_with_unknown_extents(model))
     return Loaded(changed, name or model.graph.name or "model", digest, tuple(notes))
+
+
+def _in_order(model: Model) -> Model:
+    """Return the model with each node after those whose results it reads, as some converters do not write them.
+
+    onnxruntime takes them in any order. Where nodes read each other in a circle, they stay as they are.
+    """
+    order = _order(model.graph)
+    if order is None:
+        return model
+    changed = copied(model)
+    nodes = [changed.graph.node[number] for number in order]
+    del changed.graph.node[:]
+    changed.graph.node.extend(nodes)
+    return changed
+
+
+def _order(graph: Any) -> list[int] | None:
+    """Return the nodes in an order in which each comes after those that it reads; None if it is theirs, or none is."""
+    places = {name: number for number, node in enumerate(graph.node) for name in node.output if name}
+    wanted = [{places[name] for name in all_inputs(node) if name in places} for node in graph.node]
+    if all(before < number for number, found in enumerate(wanted) for before in found):
+        return None
+    readers: list[list[int]] = [[] for _ in wanted]
+    for number, found in enumerate(wanted):
+        for before in found:
+            readers[before].append(number)
+    left = [len(found) for found in wanted]
+    ready = [number for number, count in enumerate(left) if not count]  # sorted, and so a heap
+    order = []
+    while ready:
+        order.append(heapq.heappop(ready))
+        for reader in readers[order[-1]]:
+            left[reader] -= 1
+            if not left[reader]:
+                heapq.heappush(ready, reader)
+    return order if len(order) == len(wanted) else None
 
 
 def _with_unknown_extents(model: Model) -> Model:

@@ -53,7 +53,7 @@ class Graph:
 
     def readers(self) -> Counter[str]:
         """Count who reads a value; the caller reads outputs, and subgraphs read what they like."""
-        found = Counter(name for node in self.nodes for name in _all_inputs(node))
+        found = Counter(name for node in self.nodes for name in all_inputs(node))
         found.update(self.outputs)
         return found
 
@@ -112,7 +112,7 @@ class Graph:
         needed, kept = set(self.outputs), []
         for node in reversed(self.nodes):
             if needed.intersection(node.output):
-                needed.update(_all_inputs(node))
+                needed.update(all_inputs(node))
                 kept.append(node)
         self.nodes = kept[::-1]
 
@@ -131,7 +131,7 @@ class Graph:
     def model(self) -> Model:
         """Return the model; unused constants are left out."""
         old = self.source.graph
-        used = {name for node in self.nodes for name in _all_inputs(node)} | set(self.outputs)
+        used = {name for node in self.nodes for name in all_inputs(node)} | set(self.outputs)
         inputs = [value for value in old.input if value.name not in self.constants]
         made = helper.make_model(
             helper.make_graph(self.nodes, old.name, inputs, list(old.output)),
@@ -362,13 +362,13 @@ def _has_long_rows(model: Model) -> bool:
     return False
 
 
-def _all_inputs(node: Any) -> Iterable[str]:
+def all_inputs(node: Any) -> Iterable[str]:
     """Yield what a node reads, its subgraphs included."""
     yield from node.input
     for attribute in node.attribute:
         for graph in (attribute.g, *attribute.graphs):
             for inner in graph.node:
-                yield from _all_inputs(inner)
+                yield from all_inputs(inner)
 
 
 def opset_of(model: Model) -> int:
