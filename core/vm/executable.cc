@@ -49,16 +49,15 @@ bool IsOfFile(const void* data) {
   uintptr_t begin, end;
   unsigned long inode;
   while (maps && !found && std::fgets(line, sizeof line, maps))
-    found = std::sscanf(line, "%zx-%zx %4s %*s %*s %lu", &begin, &end, rights, &inode) == 4 && begin <= at && at < end &&
-            rights[1] == '-' && inode != 0;
+    found = std::sscanf(line, "%zx-%zx %4s %*s %*s %lu", &begin, &end, rights, &inode) == 4 && begin <= at &&
+            at < end && rights[1] == '-' && inode != 0;
   if (maps) std::fclose(maps);
   return found;
 }
 
 class Reader : public bytes::Cursor<Reader> {
  public:
-  explicit Reader(std::string_view bytes)
-      : Cursor(bytes), of_file_(bytes.size() >= kMuch && IsOfFile(bytes.data())) {}
+  explicit Reader(std::string_view bytes) : Cursor(bytes), of_file_(bytes.size() >= kMuch && IsOfFile(bytes.data())) {}
   [[noreturn]] static void FailShort(const char*, uint64_t) { Fail("it ends too early"); }
 
   // A number of items of at least so many bytes each.
