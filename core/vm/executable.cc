@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 #include "bytes/cursor.h"
@@ -40,17 +41,18 @@ void MapAtOnce(void* data, size_t nbytes) {
   if (nbytes >= kLittle) Advise(data, nbytes, kPopulateWrite);
 }
 
-// Tells whether memory is that of a file, mapped for reading. Each line of the list is one mapping.
+// Tells whether memory is that of a file, mapped for reading. Each line of the list is a mapping: where it begins and
+// ends, in hexadecimal, what is allowed, and at last the path.
 bool IsOfFile(const void* data) {
   auto at = reinterpret_cast<uintptr_t>(data);
   FILE* maps = std::fopen("/proc/self/maps", "re");
   bool found = false;
-  char line[256], rights[5];
-  uintptr_t begin, end;
-  unsigned long inode;
-  while (maps && !found && std::fgets(line, sizeof line, maps))
-    found = std::sscanf(line, "%zx-%zx %4s %*s %*s %lu", &begin, &end, rights, &inode) == 4 && begin <= at &&
-            at < end && rights[1] == '-' && inode != 0;
+  char line[256];
+  while (maps && !found && std::fgets(line, sizeof line, maps)) {
+    char* rest = nullptr;
+    auto begin = std::strtoull(line, &rest, 16), end = *rest == '-' ? std::strtoull(rest + 1, &rest, 16) : 0;
+    found = begin <= at && at < end && std::strncmp(rest, " r-", 3) == 0 && std::strchr(rest, '/') != nullptr;
+  }
   if (maps) std::fclose(maps);
   return found;
 }

@@ -199,6 +199,9 @@ def test_operators_of_quantized_values() -> None:
     one = np.float32(1 / 256)
     node = op("QLinearSoftmax", ["x", "s", "z", "one", "zero"], opset=13, axis=-1)
     compare([node], inputs, ["y"], {**scales, "one": one, "zero": np.uint8(0)}, atol=step)
+    older = op("QLinearSoftmax", ["x", "s", "z", "one", "zero"], opset=11, axis=1)  # over all axes from this one on
+    compare([older], {"x": weights_of_bytes(2, 3, 4, dtype="uint8")}, ["y"],
+            {**scales, "one": one, "zero": np.uint8(0)}, atol=step)  # fmt: skip
     compare([op("QLinearWhere", ["c", "x", "s", "z", "y0", "t", "u", "t", "u"])], inputs, ["y"],
             {**scales, "y0": weights_of_bytes(4, 8, dtype="uint8")}, atol=step)  # fmt: skip
     pool = op("NhwcMaxPool", ["x"], kernel_shape=[2, 2], strides=[2, 2])

@@ -275,10 +275,13 @@ def _quantized(op: str, operands: tuple[int, ...], to: int, plain: tuple[int, ..
 
 
 def _softmax(n: Nodes) -> None:
-    axis = n.attribute("axis", -1)
-    if n.attribute("opset", 13) < 13 and axis not in (-1, n.rank(n.input(0)) - 1):
-        raise ValueError("a Softmax of several axes is not supported")
-    _quantized("Softmax", (0,), 3)(n)
+    axis, rank = n.attribute("axis", -1), n.graph.rank(n.input(0))
+    if n.attribute("opset", 13) >= 13 or axis == -1 or axis + 1 == rank:
+        _quantized("Softmax", (0,), 3)(n)
+        return
+    x = n.add("DequantizeLinear", *n.node.input[:3])  # older ones are over all axes from this one on
+    rows = n.add("Softmax", n.add("Flatten", x, axis=axis), axis=-1)
+    n.add("QuantizeLinear", n.add("Reshape", rows, n.add("Shape", x)), *n.node.input[3:5], out=n.output(0))
 
 
 def _pool_of_channels(n: Nodes) -> None:
