@@ -24,7 +24,7 @@ from tvm import tirx
 from tvm.target import codegen
 
 from portcall.compile._products import Product, Window, read_convolution, read_product
-from portcall.compile._reading import NotThisKindError, Reading
+from portcall.compile._reading import NotThisKindError, Reading, type_of, walk
 from portcall.compile._registers import Block, Pixels, Sums, for_results
 from portcall.compile._target import Target
 from portcall.compile._tiles import Columns, best_tile
@@ -173,6 +173,21 @@ def write_integers(product: Product, plan: Plan, parallel: bool) -> Any:
     return w.function(inputs, [output])
 
 
+def _is_beyond_tvm(value: Expr) -> bool:
+    """Tell whether TVM makes no vectors of a value: it visits the factors of a product twice, and refuses the second
+    time names within a rounding where both are rounded, such as y * round(sigmoid(y)) with y that was rounded.
+    """
+
+    def roundings(e: Expr) -> list[Expr]:
+        return [part for part in walk(e) if type(part).__name__ == "Call" and part.op.name == "tirx.nearbyint"]
+
+    def names(e: Expr) -> bool:
+        return any(type(part).__name__ == "Let" for each in roundings(e) for part in walk(each))
+
+    products = [part for part in walk(value) if type(part).__name__ == "Mul" and type_of(part) == "float32"]
+    return any(roundings(e.a) and roundings(e.b) and (names(e.a) or names(e.b)) for e in products)
+
+
 class _Kernel:
     def __init__(self, w: Writer, product: Product, plan: Plan, buffers: Mapping[str, Buffer], output: Buffer) -> None:
         self.w, self.product, self.plan, self.buffers, self.output = w, product, plan, buffers, output
@@ -197,7 +212,15 @@ class _Kernel:
             value = self.product.value(self.buffers, total, pixels.place(t, channel))
             w.store(self.output, (pixels.first + t) * self.plan.window.o + channel, value)
 
-        sums.each(store)
+        if not _is_beyond_tvm(self.product.value(self.buffers, tirx.Var("total", "int32"), pixels.place(0, 0))):
+            sums.each(store)
+            return
+        columns = block.lanes * (block.vectors - 1) + block.last_lanes
+        kept = w.scratch(pixels.segment.rows * columns, "int32")
+        sums.each(lambda t, channel, total: w.store(kept, t * columns + channel - block.column, total))
+        for t in range(pixels.segment.rows):
+            with w.loop(columns) as column:  # LLVM makes vectors of it
+                store(t, block.column + column, kept[t * columns + column])
 
     def _sum(self, group: Index, block: Block, pixels: Pixels, sums: list[Buffer]) -> None:
         w, plan, window = self.w, self.plan, self.plan.window
