@@ -71,8 +71,8 @@ HOUSE = [
     (
         "compile",
         "_options _target _math _writer _program _weights",
-        "_rewriting _shapes _halves",
-        "_bytes _quantized _serial _trees _topk _steps",
+        "_rewriting _shapes",
+        "_halves _bytes _quantized _serial _trees _topk _steps",
         "_recurrent",
         "_ml",
         "_checks",

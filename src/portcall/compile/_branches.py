@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import onnx
 from onnx import helper
 
-from portcall.compile._rewriting import Graph, attribute_of, inferred, refusal
+from portcall.compile._rewriting import Graph, attribute_of, inferred, refusal, rename_values
 from portcall.compile._simplify import fold_constants
 from portcall.compile._weights import array_of
 
@@ -96,19 +96,5 @@ def _renamed(node: Any, names: Mapping[str, str]) -> Any:
     """Return a node, with what is in it, that reads and gives values of other names."""
     made = onnx.NodeProto()
     made.CopyFrom(node)
-    _rename(made, names)
+    rename_values(made, names)
     return made
-
-
-def _rename(node: Any, names: Mapping[str, str]) -> None:
-    for part in (node.input, node.output):
-        for place, name in enumerate(part):
-            part[place] = names.get(name, name)
-    graphs: Iterable[Any] = (g for a in node.attribute for g in (*([a.g] if a.HasField("g") else []), *a.graphs))
-    for inner in graphs:
-        own = {tensor.name for tensor in inner.initializer} | {value.name for value in inner.input}
-        outer = {old: new for old, new in names.items() if old not in own}
-        for each in inner.node:
-            _rename(each, outer)
-        for value in inner.output:
-            value.name = outer.get(value.name, value.name)

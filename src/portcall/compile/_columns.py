@@ -17,7 +17,7 @@ from typing import Any
 from tvm import tirx
 
 from portcall.compile._reading import NotThisKindError, Reading, Stage, flat_index, shape_of, walk
-from portcall.compile._rows import extents_of, operation_of, readers_of, same, start_of
+from portcall.compile._rows import axes_of, extents_of, operation_of, readers_of, same, start_of
 from portcall.compile._target import Target
 from portcall.compile._writer import Buffer, Expr, Index, Writer, float32
 
@@ -196,13 +196,11 @@ class _Kernel:
                 self.w.store(total, column.slot, operation(total[column.slot], reduce(operation, parts)))
 
     def _term(self, stage: Stage, column: _Column) -> Expr:
-        moving = iter([*column.at, *column.row])
-        names = {a: 0 if extent == 1 else next(moving) for a, extent in zip(stage.axes, stage.extents, strict=True)}
+        names = axes_of(stage, [*column.at, *column.row])
         return self.reading.rewrite(stage.value.b, names, lambda buffer, place: self._load(buffer, place, column))
 
     def _stage_value(self, stage: Stage, column: _Column) -> Expr:
-        moving = iter(self._all(column))
-        names = {a: 0 if extent == 1 else next(moving) for a, extent in zip(stage.axes, stage.extents, strict=True)}
+        names = axes_of(stage, self._all(column))
         return self.reading.rewrite(stage.value, names, lambda buffer, place: self._load(buffer, place, column))
 
     def _load(self, buffer: Buffer, place: list[Index], column: _Column) -> Expr | None:

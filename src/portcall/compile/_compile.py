@@ -150,8 +150,7 @@ def _compile_graph(model: Any, target: str, options: Options) -> CompiledModel:
     steps = Steps(options.progress)
     with steps.step("read"):
         loaded, given, fixed = _read(model, options)
-        # A copy: what onnxruntime gets is the model as it is.
-        proto = widened(inline_control(decompose(inline_control(copied(given)))))
+        proto = plain(given)
         check_operators(proto)
     with steps.step("simplify"):
         try:
@@ -195,6 +194,13 @@ def _read(model: Any, options: Options) -> tuple[Loaded, Any, dict[str, tuple[in
     loaded = replace(loaded, model=None)  # a large one is not needed any more
     fix_inputs(proto, options.constants)
     return loaded, proto, bind_shapes(proto, options.shapes, missing=functools.partial(missing, runs=_verify.runs))
+
+
+def plain(given: Any) -> Any:
+    """Return a copy of a model, as onnxruntime gets it as it is, with what is known of control flow inlined, and with
+    operators and numbers that the importer has in the place of others.
+    """
+    return widened(inline_control(decompose(inline_control(copied(given)))))
 
 
 def compile_module(

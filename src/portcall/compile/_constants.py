@@ -133,6 +133,7 @@ class _Folder(PyExprMutator):  # type: ignore[misc]
     def __init__(self, module: Any) -> None:
         super().__init__(module)
         self.made, self.left = 0, False
+        self._known: dict[Any, Any] = {}  # values of variables
 
     def visit_call_(self, call: Any) -> Any:
         call = self.visit_expr_post_order(call)
@@ -149,17 +150,12 @@ class _Folder(PyExprMutator):  # type: ignore[misc]
     def visit_var_binding_(self, binding: Any) -> None:
         value = self.visit_expr(binding.value)
         if is_constant(value) and isinstance(binding.var, relax.DataflowVar):
-            self._known()[binding.var] = value
+            self._known[binding.var] = value
             return
         self.builder_.emit_normalized(relax.VarBinding(binding.var, self.builder_.normalize(value)))
 
     def visit_var_(self, variable: Any) -> Any:
-        found = self._known().get(variable)
+        found = self._known.get(variable)
         return super().visit_var_(variable) if found is None else found
 
     visit_dataflow_var_ = visit_var_
-
-    def _known(self) -> dict[Any, Any]:
-        if not hasattr(self, "_constants"):
-            self._constants: dict[Any, Any] = {}
-        return self._constants

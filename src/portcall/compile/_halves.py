@@ -7,11 +7,12 @@ float32 as well. Inputs and results keep their types.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator
 from typing import Any
 
 from onnx import TensorProto, helper, numpy_helper
 
+from portcall.compile._rewriting import rename_values, subgraphs
 from portcall.compile._weights import array_of, tensor_of
 
 Model = Any
@@ -37,7 +38,11 @@ def widened(model: Model) -> Model:
     inputs = {value.name: value for value in graph.input if value.name not in weights and _is_half(value)}
     outputs = {value.name: value for value in graph.output if value.name not in inputs and _is_half(value)}
     names = {name: _free(f"{name}_float32", taken) for name in (*inputs, *outputs)}
-    _widen(graph, names, keep={*inputs, *outputs})
+    for node in graph.node:
+        rename_values(node, names)
+    for tensor in graph.initializer:
+        tensor.name = names.get(tensor.name, tensor.name)
+    _widen(graph, keep={*inputs, *outputs})
     first = [_cast(name, names[name], TensorProto.FLOAT) for name in inputs]
     last = [_cast(names[name], name, _type(value)) for name, value in outputs.items()]
     changed = [*first, *graph.node, *last]
@@ -60,9 +65,8 @@ def _free(name: str, taken: set[str]) -> str:
 def _nodes(graph: Any) -> Iterator[Node]:
     for node in graph.node:
         yield node
-        for attribute in node.attribute:
-            for inner in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
-                yield from _nodes(inner)
+        for inner in subgraphs(node):
+            yield from _nodes(inner)
 
 
 def _everything(graph: Any) -> Iterator[Any]:
@@ -81,30 +85,24 @@ def _is_half(each: Any) -> bool:
     return _type(each) in _HALVES
 
 
-def _widen(graph: Any, names: Mapping[str, str], keep: Container[str] = ()) -> None:
+def _widen(graph: Any, keep: Container[str] = ()) -> None:
     """Let a graph have float32 in the place of all such numbers.
 
     Parameters:
-        names: new names of values.
         keep: inputs and results that stay as they are.
     """
     for tensor in graph.initializer:
         if _is_half(tensor):
             tensor.CopyFrom(tensor_of(array_of(tensor).astype("float32"), tensor.name))
-        tensor.name = names.get(tensor.name, tensor.name)
     for value in (*graph.input, *graph.output, *graph.value_info):
         if _is_half(value) and value.name not in keep:
             value.type.tensor_type.elem_type = TensorProto.FLOAT
     for node in graph.node:
-        node.input[:] = [names.get(name, name) for name in node.input]
-        node.output[:] = [names.get(name, name) for name in node.output]
         for attribute in node.attribute:
             if attribute.HasField("t") and _is_half(attribute.t):
                 array = numpy_helper.to_array(attribute.t).astype("float32")
                 attribute.t.CopyFrom(numpy_helper.from_array(array, attribute.t.name))
             if attribute.name in _TYPES and attribute.i in _HALVES:
                 attribute.i = TensorProto.FLOAT
-            for inner in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
-                _widen(inner, names)
-                for value in inner.output:
-                    value.name = names.get(value.name, value.name)
+        for inner in subgraphs(node):
+            _widen(inner)

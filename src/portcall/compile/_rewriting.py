@@ -362,13 +362,31 @@ def _has_long_rows(model: Model) -> bool:
     return False
 
 
+def subgraphs(node: Any) -> list[Any]:
+    """Return the graphs in a node, such as the branches of an If."""
+    return [graph for a in node.attribute for graph in (*([a.g] if a.HasField("g") else []), *a.graphs)]
+
+
 def all_inputs(node: Any) -> Iterable[str]:
     """Yield what a node reads, its subgraphs included."""
     yield from node.input
-    for attribute in node.attribute:
-        for graph in (attribute.g, *attribute.graphs):
-            for inner in graph.node:
-                yield from all_inputs(inner)
+    for graph in subgraphs(node):
+        for inner in graph.node:
+            yield from all_inputs(inner)
+
+
+def rename_values(node: Any, names: Mapping[str, str]) -> None:
+    """Let a node, and what is in it, read and give values of other names, in place."""
+    for part in (node.input, node.output):
+        for place, name in enumerate(part):
+            part[place] = names.get(name, name)
+    for inner in subgraphs(node):
+        own = {tensor.name for tensor in inner.initializer} | {value.name for value in inner.input}
+        outer = {old: new for old, new in names.items() if old not in own}
+        for each in inner.node:
+            rename_values(each, outer)
+        for value in inner.output:
+            value.name = outer.get(value.name, value.name)
 
 
 def opset_of(model: Model) -> int:

@@ -159,11 +159,11 @@ class _Kernel:
     def _term(self, stage: Stage, at: list[Index], rows: list[Index], number: Index) -> Expr:
         """Return what a reduction takes of one element of the row, or of one of several rows."""
         element = self._element(number)
-        names = _axes(stage, [*at, *rows], element)
+        names = axes_of(stage, [*at, *rows, *element.place])
         return self.reading.rewrite(stage.value.b, names, lambda buffer, place: self._load(buffer, place, at, element))
 
     def _stage_value(self, stage: Stage, at: list[Index], element: _Element) -> Expr:
-        names = _axes(stage, at, element)
+        names = axes_of(stage, [*at, *element.place])
         return self.reading.rewrite(stage.value, names, lambda buffer, place: self._load(buffer, place, at, element))
 
     def _in_a_row(self, buffer: Buffer, place: list[Index], element: _Element | None) -> Index:
@@ -253,8 +253,9 @@ def _ends_with(load: Any, axes: Sequence[str]) -> bool:
     return tuple(map(str, load.indices[-len(axes) :])) == tuple(axes)
 
 
-def _axes(stage: Stage, at: list[Index], element: _Element) -> dict[str, Index]:
-    moving = iter([*at, *element.place])
+def axes_of(stage: Stage, places: Sequence[Index]) -> dict[str, Index]:
+    """Return the index of each axis of a stage, by name: the places on those of more than one element."""
+    moving = iter(places)
     return {axis: 0 if extent == 1 else next(moving) for axis, extent in zip(stage.axes, stage.extents, strict=True)}
 
 

@@ -25,12 +25,10 @@ from portcall.compile import _verify
 from portcall.compile._attention import use_attention
 from portcall.compile._checks import check_operators
 from portcall.compile._chunks import use_rules
-from portcall.compile._compile import Steps, StrPath, as_model_error
+from portcall.compile._compile import Steps, StrPath, as_model_error, plain
 from portcall.compile._dynamic import import_dynamic
-from portcall.compile._halves import widened
 from portcall.compile._labels import Labels
 from portcall.compile._linked import Linked, Weights, has_assembly, link
-from portcall.compile._loops import inline_control
 from portcall.compile._lower import FuseTransposed, lower, lower_functions
 from portcall.compile._model import (
     Loaded,
@@ -44,9 +42,9 @@ from portcall.compile._model import (
 )
 from portcall.compile._options import Options
 from portcall.compile._rewriting import constant_words, deciding_inputs
-from portcall.compile._simplify import decompose, without_recurrent
+from portcall.compile._simplify import without_recurrent
 from portcall.compile._target import Target, find_target
-from portcall.compile._weights import apart, copied, forget_all_but, without_weights
+from portcall.compile._weights import apart, forget_all_but, without_weights
 from portcall.errors import ModelError
 from portcall.graph._bundle import seal_library
 from portcall.vm import VirtualMachine, create
@@ -180,7 +178,7 @@ def _read(model: Any, options: Options) -> tuple[Loaded, Any]:
 def _prepared(model: Any, options: Options) -> tuple[Loaded, Any, Any]:
     """Return a model that was read, and the same with what the importer does not know written as other operators."""
     loaded, given = _read(model, options)
-    proto = widened(inline_control(decompose(inline_control(copied(given)))))
+    proto = plain(given)
     name_extents(proto)
     check_operators(proto, graph=False)
     return loaded, given, without_recurrent(proto)
